@@ -1,0 +1,171 @@
+"""The one value every question is answered with: headline, findings, tables, facts, accounting.
+
+This module is responsible for :class:`Report` and its fixed JSON form, and for :class:`Query`, the fold every
+question is written as. It must not know how a report is shown (render.py), nor where the items come from (run.py).
+
+A question is a *fold*: it sees every item of a run once, in order, keeps what it needs and answers at the end. The
+same fold therefore serves a run in memory, a stream with flat memory, and a live log.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, TypeAlias
+
+from logscope.model import Accounting, Finding, ForwardPass, Segment, ServerEvent, Verdict
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    import polars as pl
+
+SCHEMA = 1
+Item: TypeAlias = Segment | ForwardPass | ServerEvent
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One column of a table: its key in the rows (and in the JSON), its heading, how it is set.
+
+    ``unit`` is shown behind the heading; ``always`` columns are the last to go when a terminal is narrow.
+    """
+
+    name: str
+    title: str | None = None
+    align: Literal["left", "right"] = "left"
+    unit: str | None = None
+    always: bool = False
+
+    @property
+    def heading(self) -> str:
+        """The heading as shown."""
+        title = self.title if self.title is not None else self.name.replace("_", " ")
+        return f"{title} ({self.unit})" if self.unit else title
+
+
+@dataclass(slots=True)
+class Table:
+    """Rows of plain values under named columns; ``caption`` says in one sentence how to read it."""
+
+    columns: list[Column]
+    rows: list[dict[str, Any]] = field(default_factory=list)
+    title: str | None = None
+    caption: str | None = None
+
+    def __len__(self) -> int:
+        """Return the number of rows."""
+        return len(self.rows)
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        """Iterate over the rows."""
+        return iter(self.rows)
+
+    @property
+    def frame(self) -> pl.DataFrame:
+        """The rows as a polars frame."""
+        import polars as pl  # noqa: PLC0415 - only who asks for a frame pays for polars
+
+        names = [column.name for column in self.columns]
+        return pl.DataFrame(
+            {name: pl.Series(name, [row.get(name) for row in self.rows], strict=False) for name in names}
+        )
+
+
+@dataclass(slots=True)
+class Report:
+    """The answer to one question about a run.
+
+    kind
+        the command's name: ``summarize``, ``captures``, ``check``, ``diff``, ...
+    headline
+        one sentence: the answer.
+    findings
+        ordered, the most causal first.
+    notes
+        short sentences a reader must know first, in order of importance.
+    tables
+        by name; the names and columns of ``summarize`` are fixed.
+    facts
+        plain values by name; some names are fixed.
+    """
+
+    kind: str
+    headline: str
+    verdict: Verdict = "ok"
+    findings: list[Finding] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    tables: dict[str, Table] = field(default_factory=dict)
+    facts: dict[str, Any] = field(default_factory=dict)
+    accounting: Accounting = field(default_factory=Accounting)
+
+    @property
+    def ok(self) -> bool:
+        """True when no error and no warning stands. ``unknown`` is not a fault."""
+        return self.verdict != "findings"
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the fixed JSON form. Numbers JSON has no name for become ``"nan"``, ``"inf"``, ``"-inf"``."""
+        facts = dict(self.facts)
+        if self.notes:
+            facts["notes"] = list(self.notes)
+        if self.accounting.quoted:
+            facts["quoted"] = self.accounting.quoted
+        return {
+            "schema": SCHEMA,
+            "kind": self.kind,
+            "verdict": self.verdict,
+            "headline": self.headline,
+            "findings": [finding.as_dict() for finding in self.findings],
+            "tables": {name: [plain(row) for row in table.rows] for name, table in self.tables.items()},
+            "facts": plain(facts),
+            "accounting": self.accounting.as_dict(),
+        }
+
+
+def plain(value: Any) -> Any:
+    """Return a value as JSON can hold it: tuples as lists, keys as text, nan and inf as their names."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return "nan" if math.isnan(value) else ("inf" if value > 0 else "-inf")
+    if isinstance(value, dict):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(item) for item in value]
+    if isinstance(value, (set, frozenset)):
+        return sorted((plain(item) for item in value), key=str)
+    if value is None or isinstance(value, (str, int, float, bool)):
+        return value
+    return str(value)
+
+
+@dataclass(slots=True)
+class Context:
+    """What a query may ask of the run when it answers: files as given, accounting, warnings about the input.
+
+    ``files`` are the names as the user gave them; ``warnings`` are sentences from the reader (a truncated archive);
+    ``origins`` say where a fetched file came from, by file.
+    """
+
+    files: list[str] = field(default_factory=list)
+    accounting: Accounting = field(default_factory=Accounting)
+    warnings: list[str] = field(default_factory=list)
+    origins: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+
+class Query(Protocol):
+    """A question as a fold over the items of a run."""
+
+    kind: ClassVar[str]
+
+    def see(self, item: Item) -> None:
+        """Take one item, in order: a segment before what belongs to it, passes and server lines in file order."""
+
+    def report(self, context: Context) -> Report:
+        """Answer. May be asked again after further items (a live log)."""
+
+
+def ask(query: Query, items: Iterable[Item], context: Context) -> Report:
+    """Show every item to the query and return its answer."""
+    for item in items:
+        query.see(item)
+    return query.report(context)
