@@ -28,7 +28,8 @@ Item: TypeAlias = Segment | ForwardPass | ServerEvent
 class Column:
     """One column of a table: its key in the rows (and in the JSON), its heading, how it is set.
 
-    ``unit`` is shown behind the heading; ``always`` columns are the last to go when a terminal is narrow.
+    ``unit`` is shown behind the heading; ``always`` columns are the last to go when a terminal is narrow. The cells of
+    a ``spark`` column are lists of numbers (None where there is none), shown as a small chart and in JSON as they are.
     """
 
     name: str
@@ -36,6 +37,7 @@ class Column:
     align: Literal["left", "right"] = "left"
     unit: str | None = None
     always: bool = False
+    spark: bool = False
 
     @property
     def heading(self) -> str:
@@ -103,6 +105,24 @@ class Report:
     def ok(self) -> bool:
         """True when no error and no warning stands. ``unknown`` is not a fault."""
         return self.verdict != "findings"
+
+    def __rich__(self) -> Any:
+        """Return the report as rich shows it."""
+        from logscope.render.terminal import rich_report  # noqa: PLC0415 - only who shows a report pays for rich
+
+        return rich_report(self)
+
+    def _repr_html_(self) -> str:
+        """Return the report as a notebook shows it."""
+        from logscope.render.html import fragment  # noqa: PLC0415 - as above
+
+        return fragment(self)
+
+    def __str__(self) -> str:
+        """Return the report as plain text: what the command prints into a pipe."""
+        from logscope.render.terminal import plain_report  # noqa: PLC0415 - as above
+
+        return plain_report(self)
 
     def as_dict(self) -> dict[str, Any]:
         """Return the fixed JSON form. Numbers JSON has no name for become ``"nan"``, ``"inf"``, ``"-inf"``."""
