@@ -1,0 +1,128 @@
+"""A report as HTML: a page that stands alone, or a fragment for a notebook.
+
+This module is responsible for a page without script, without network and without anything of the log coming alive in
+it: every text passes :func:`escape`, and the page forbids scripts besides. Light and dark follow the reader's system;
+it prints in black on white. It must not know what a report means.
+"""
+
+from __future__ import annotations
+
+import html
+from typing import TYPE_CHECKING
+
+from logscope.render import layout
+from logscope.render.text import accounting_words, cell, place, visible
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from logscope.model import Finding
+    from logscope.report import Report, Table
+
+# Colours pass WCAG AA on their grounds, and severity is always said in words beside its colour.
+STYLE = """
+.logscope{--ink:#1b1f24;--soft:#57606a;--ground:#fff;--line:#d0d7de;--stripe:#f6f8fa;
+--error:#b3261e;--warning:#8a5300;--note:#0b57d0;--ok:#1a6b34;
+color:var(--ink);background:var(--ground);font:15px/1.5 system-ui,sans-serif}
+@media (prefers-color-scheme:dark){.logscope{--ink:#e6edf3;--soft:#9da7b1;--ground:#0d1117;--line:#30363d;
+--stripe:#161b22;--error:#ff8f88;--warning:#f0b429;--note:#7ab7ff;--ok:#6fd08c}}
+@media print{.logscope{--ink:#000;--soft:#333;--ground:#fff;--line:#999;--stripe:#fff}}
+.logscope .headline{font-size:1.25em;font-weight:600;border-left:.3em solid var(--line);padding-left:.6em;margin:.6em 0}
+.logscope .headline.ok{border-color:var(--ok)}.logscope .headline.findings{border-color:var(--error)}
+.logscope .headline.unknown{border-color:var(--warning)}
+.logscope .finding{border:1px solid var(--line);border-radius:6px;padding:.5em .8em;margin:.5em 0;break-inside:avoid}
+.logscope .finding p{margin:.1em 0}.logscope .error b{color:var(--error)}.logscope .warning b{color:var(--warning)}
+.logscope .note b{color:var(--note)}
+.logscope dl{display:grid;grid-template-columns:max-content 1fr;gap:.1em .8em;margin:.3em 0}
+.logscope dt,.logscope figcaption,.logscope .accounting{color:var(--soft)}
+.logscope dd{margin:0;overflow-wrap:anywhere}
+.logscope figure{margin:1.2em 0;overflow-x:auto}
+.logscope figcaption b{color:var(--ink)}
+.logscope table{border-collapse:collapse;font-variant-numeric:tabular-nums;font-size:.93em}
+.logscope th,.logscope td{padding:.25em .7em;text-align:left;vertical-align:top;border-bottom:1px solid var(--line);
+color:var(--ink);background:transparent}
+.logscope td{max-width:32em;overflow-wrap:anywhere}
+.logscope tbody tr:nth-child(even) td{background:var(--stripe)}
+.logscope .n{text-align:right;white-space:nowrap;overflow-wrap:normal}
+.logscope code{font-family:ui-monospace,monospace;overflow-wrap:anywhere}
+"""
+PAGE_STYLE = """
+body{margin:0}
+main.logscope{max-width:78rem;margin:0 auto;padding:1rem;min-height:100vh;box-sizing:border-box}
+:root{color-scheme:light dark;background:#fff}
+@media (prefers-color-scheme:dark){:root{background:#0d1117}}
+"""
+
+
+def escape(text: str) -> str:
+    """Return safe text as HTML shows it, also inside an attribute."""
+    return html.escape(visible(text), quote=True)
+
+
+def page(reports: Sequence[Report], title: str | None = None) -> str:
+    """Return one page that holds the reports one after the other, the first one's headline at the top."""
+    name = escape(title or f"logscope {reports[0].kind}")
+    body = "\n".join(_section(report, level=1 if index == 0 else 2) for index, report in enumerate(reports))
+    return (
+        '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">\n"
+        '<meta name="referrer" content="no-referrer">\n'
+        f"<title>{name}</title>\n<style>{STYLE}{PAGE_STYLE}</style>\n</head>\n"
+        f'<body>\n<main class="logscope">\n{body}\n</main>\n</body>\n</html>\n'
+    )
+
+
+def fragment(report: Report) -> str:
+    """Return the report as a piece of a notebook's page, with the style it needs."""
+    return f'<style>{STYLE}</style>\n<div class="logscope">\n{_section(report, level=3)}\n</div>'
+
+
+def _section(report: Report, level: int) -> str:
+    """Return one report."""
+    out = [
+        "<section>",
+        f"<h{level}>{escape(report.kind)}</h{level}>",
+        f'<p class="headline {report.verdict}">{escape(report.headline)}</p>',
+        *(_finding(finding) for finding in report.findings),
+    ]
+    if report.notes:
+        out += ["<ul>", *(f"<li>{escape(note)}</li>" for note in report.notes), "</ul>"]
+    out += [_table(name, table) for name, table in report.tables.items()]
+    if report.facts:
+        pairs = "".join(f"<dt>{escape(name)}</dt><dd>{escape(cell(value))}</dd>" for name, value in report.facts.items())
+        out.append(f"<details><summary>Facts</summary><dl>{pairs}</dl></details>")
+    out += [f'<p class="accounting">{escape(accounting_words(report.accounting))}</p>', "</section>"]
+    return "\n".join(out)
+
+
+def _finding(finding: Finding) -> str:
+    """Return one finding."""
+    where = f" <code>{escape(place(finding.where))}</code>" if finding.where is not None else ""
+    slots = "".join(
+        f"<dt>{slot}</dt><dd>{escape(text)}</dd>"
+        for slot in ("expected", "actual", "evidence", "help")
+        if (text := getattr(finding, slot))
+    )
+    return (
+        f'<article class="finding {finding.severity}"><p><b>{finding.severity} {escape(finding.rule)}</b>{where}</p>'
+        f"<p>{escape(finding.message)}</p>" + (f"<dl>{slots}</dl>" if slots else "") + "</article>"
+    )
+
+
+def _table(name: str, table: Table) -> str:
+    """Return one table with its caption."""
+    caption = f" {escape(table.caption)}" if table.caption else ""
+    head = f"<figure><figcaption><b>{escape(table.title or name.replace('_', ' '))}</b>{caption}</figcaption>"
+    if not table.rows:
+        return head + "<p>(no rows)</p></figure>"
+    columns = layout.prepare(table)
+    marks = [' class="n"' if column.right else "" for column in columns]
+    heads = "".join(
+        f'<th scope="col"{mark}>{escape(column.heading)}</th>' for column, mark in zip(columns, marks, strict=True)
+    )
+    rows = "\n".join(
+        "<tr>" + "".join(f"<td{mark}>{escape(text)}</td>" for text, mark in zip(row, marks, strict=True)) + "</tr>"
+        for row in zip(*(column.texts for column in columns), strict=True)
+    )
+    return f"{head}\n<table><thead><tr>{heads}</tr></thead>\n<tbody>\n{rows}\n</tbody></table></figure>"
