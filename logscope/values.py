@@ -1,0 +1,347 @@
+"""Reads one printed value: Python literals, torch shapes and tensors, enums, object reprs, bare words.
+
+This module is responsible for turning text into typed JSON values without ever evaluating it, and for saying where a
+value is unfinished. It must not know which record or key a value belongs to. Text is one character per byte
+(latin-1), so that a position is a byte offset; :func:`as_text` turns such text into what was meant.
+
+Reading is linear in the length of the text and bounded in depth: whatever is nested deeper than ``MAX_DEPTH`` is kept
+as text.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass
+from typing import Any
+
+MAX_DEPTH = 40
+
+_NUMBER = re.compile(r"[-+]?(?:\d[\d_]*\.?\d*|\.\d+)(?:[eE][-+]?\d+)?")
+_INTEGER = re.compile(r"[-+]?\d+")
+_NON_FINITE = re.compile(r"[-+]?(?:nan|inf|infinity)\b", re.IGNORECASE)
+_WORD = re.compile(r"[^\s,()\[\]{}<>'\"=]+")
+_NAME = re.compile(r"[A-Za-z_][\w.]*")
+_KEYWORD = re.compile(r"([A-Za-z_]\w*)\s*=(?!=)")
+_BLANK = re.compile(r"\s*")
+_STRING = re.compile(r"(?:[rbuRBU]{0,2})('(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\")", re.DOTALL)
+_STRING_OPEN = re.compile(r"[rbuRBU]{0,2}['\"]")
+_ESCAPE = re.compile(r"\\(?:x([0-9a-fA-F]{2})|u([0-9a-fA-F]{4})|U([0-9a-fA-F]{8})|([0-7]{1,3})|(.))", re.DOTALL)
+_SIMPLE = {"n": "\n", "t": "\t", "r": "\r", "0": "\0", "a": "\a", "b": "\b", "f": "\f", "v": "\v", "\n": ""}
+_CONSTANTS = {"True": True, "False": False, "None": None}
+_CLOSING = {"[": "]", "(": ")", "{": "}"}
+# An int with more digits than this stays text: Python refuses to convert thousands of digits, JSON readers many more.
+_MAX_DIGITS = 300
+
+
+class Unfinished(Exception):  # noqa: N818 - not an error: the text ended inside a value
+    """The text ends, or breaks off, inside a value. ``at`` is where, ``inside`` what was being read."""
+
+    def __init__(self, at: int, inside: str) -> None:
+        super().__init__(f"the text ends inside {inside}")
+        self.at = at
+        self.inside = inside
+
+
+class Unreadable(Exception):  # noqa: N818 - caught by the reader of the record, which explains it
+    """The text at ``at`` is no value; ``expected`` says what would have been one."""
+
+    def __init__(self, at: int, expected: str) -> None:
+        super().__init__(f"expected {expected}")
+        self.at = at
+        self.expected = expected
+
+
+@dataclass(slots=True)
+class TensorText:
+    """A printed ``tensor(...)``: its numbers in order as far as printed, and its keywords (device, dtype, size).
+
+    ``elided`` is True when the print left values out (``...``). ``texts`` are the numbers as printed, for their
+    resolution.
+    """
+
+    numbers: list[float]
+    texts: list[str]
+    keywords: dict[str, Any]
+    elided: bool = False
+
+
+@dataclass(slots=True)
+class Value:
+    """A value read: what it is, its own text, and where it ends. ``kind`` names its form."""
+
+    value: Any
+    kind: str
+    start: int
+    end: int
+
+    def text(self, source: str) -> str:
+        """Return the value as it stood in the source."""
+        return source[self.start : self.end]
+
+
+def as_text(latin: str) -> str:
+    """Return what one-character-per-byte text means as UTF-8; bytes that are not UTF-8 are shown as ``\\xNN``."""
+    if latin.isascii():
+        return latin
+    return latin.encode("latin-1", "replace").decode("utf-8", "backslashreplace")
+
+
+def resolution(text: str) -> float:
+    """Return half of the last printed digit: 5e-5 for ``10.6277`` and for ``1.06277e+01``; 0 for nan and inf."""
+    mantissa, _, exponent = text.lower().partition("e")
+    if not mantissa.strip("+-0123456789._") == "" or not any(map(str.isdigit, mantissa)):
+        return 0.0
+    decimals = len(mantissa.partition(".")[2])
+    try:
+        return 0.5 * 10.0 ** (int(exponent or 0) - decimals)
+    except (OverflowError, ValueError):
+        return 0.0
+
+
+def exact_in_half_precision(value: float) -> bool:
+    """Tell whether a value is exactly a bfloat16 or float16 number: at most 11 significant bits.
+
+    Such a number is printed in full by Python; a list in which every value is one was not rounded when printed.
+    """
+    if not math.isfinite(value) or value == 0:
+        return True
+    mantissa, _ = math.frexp(value)
+    return (mantissa * 2048).is_integer()
+
+
+def read_value(source: str, at: int, *, depth: int = 0) -> Value:
+    """Read one value beginning at ``at``.
+
+    Raises
+    ------
+    Unfinished
+        the text ends inside it.
+    Unreadable
+        there is no value here.
+
+    """
+    if at >= len(source):
+        raise Unfinished(at, "a value")
+    char = source[at]
+    if char in "[({":
+        return _read_container(source, at, depth)
+    if char in "'\"" or (char in "rbuRBU" and _STRING_OPEN.match(source, at)):
+        return _read_string(source, at)
+    if char == "<":
+        return _read_object(source, at)
+    found = _NON_FINITE.match(source, at)
+    if found is not None:
+        return Value(float(found[0]), "number", at, found.end())
+    found = _NUMBER.match(source, at)
+    if found is not None and not _continues_word(source, found.end()):
+        return Value(_number(found[0]), "number", at, found.end())
+    found = _NAME.match(source, at)
+    if found is not None:
+        word, end = found[0], found.end()
+        if end < len(source) and source[end] == "(":
+            return _read_call(source, at, word, end, depth)
+        if word in _CONSTANTS and not _continues_word(source, end):
+            return Value(_CONSTANTS[word], "constant", at, end)
+    found = _WORD.match(source, at)
+    if found is None:
+        raise Unreadable(at, "a value")
+    return Value(as_text(found[0]), "word", at, found.end())
+
+
+def _continues_word(source: str, at: int) -> bool:
+    """Tell whether a word goes on here: ``3x21504`` and ``12ab`` are words, not numbers."""
+    return at < len(source) and (source[at].isalnum() or source[at] in "_.:/@\x00")
+
+
+def _number(text: str) -> int | float | str:
+    """Return an int or a float; text when it is too long to be either."""
+    if _INTEGER.fullmatch(text):
+        return int(text) if len(text) <= _MAX_DIGITS else text
+    try:
+        return float(text.replace("_", ""))
+    except ValueError:
+        return text
+
+
+def _read_string(source: str, at: int) -> Value:
+    found = _STRING.match(source, at)
+    if found is None:
+        raise Unfinished(len(source), "a quoted text")
+    body = as_text(found[1][1:-1])
+    prefix = source[at : found.start(1)].lower()
+    if "\\" in body and "r" not in prefix:
+        body = _ESCAPE.sub(_unescape, body)
+    return Value(body, "string", at, found.end())
+
+
+def _unescape(found: re.Match[str]) -> str:
+    for group, base in ((1, 16), (2, 16), (3, 16), (4, 8)):
+        if found[group]:
+            code = int(found[group], base)
+            # A lone surrogate cannot be written as UTF-8, and chr() refuses what is no code point: kept as printed.
+            return chr(code) if code <= 0x10FFFF and not 0xD800 <= code <= 0xDFFF else found[0]
+    return _SIMPLE.get(found[5], found[5])
+
+
+def _read_object(source: str, at: int) -> Value:
+    """``<CaptureHiddenMode.FULL: 2>``, ``<class 'torch.Tensor'>``: kept as text, brackets included."""
+    depth = 0
+    for index in range(at, len(source)):
+        char = source[index]
+        if char == "<":
+            depth += 1
+        elif char == ">":
+            depth -= 1
+            if depth == 0:
+                return Value(as_text(source[at : index + 1]), "object", at, index + 1)
+    raise Unfinished(len(source), "an object in angle brackets")
+
+
+def _read_call(source: str, at: int, name: str, opening: int, depth: int) -> Value:
+    """``torch.Size([21, 7168])`` is a list, ``tensor(...)`` a TensorText, any other call keeps its text."""
+    last = name.rpartition(".")[2]
+    if last in ("tensor", "Tensor", "Parameter"):
+        return _read_tensor(source, at, opening)
+    if last == "Size":
+        inner = _read_container(source, opening, depth)
+        value = inner.value
+        if isinstance(value, (list, tuple)) and len(value) == 1 and isinstance(value[0], (list, tuple)):
+            value = value[0]
+        return Value(list(value), "shape", at, inner.end)
+    end = _skip(source, opening)
+    return Value(as_text(source[at:end]), "call", at, end)
+
+
+def _skip(source: str, opening: int) -> int:
+    """Return the end of a bracketed text, minding quotes; linear, whatever the depth."""
+    stack: list[str] = []
+    index = opening
+    length = len(source)
+    while index < length:
+        char = source[index]
+        if char in "[({":
+            stack.append(_CLOSING[char])
+        elif char in "])}":
+            if not stack or stack.pop() != char:
+                raise Unreadable(index, f"'{stack[-1] if stack else ','}'")
+            if not stack:
+                return index + 1
+        elif char in "'\"":
+            found = _STRING.match(source, index)
+            if found is None:
+                raise Unfinished(length, "a quoted text")
+            index = found.end()
+            continue
+        index += 1
+    raise Unfinished(length, "brackets")
+
+
+def _read_container(source: str, at: int, depth: int) -> Value:
+    """Lists and tuples as lists, dicts as dicts (keys as text), sets as lists."""
+    opening = source[at]
+    closing = _CLOSING[opening]
+    if depth >= MAX_DEPTH:
+        end = _skip(source, at)
+        return Value(as_text(source[at:end]), "text", at, end)
+    items: list[Any] = []
+    pairs: dict[str, Any] | None = None
+    elided = False
+    index = at + 1
+    while True:
+        index = _BLANK.match(source, index).end()  # type: ignore[union-attr] - matches the empty text
+        if index >= len(source):
+            raise Unfinished(index, _inside(opening))
+        if source[index] == closing:
+            break
+        if source.startswith("...", index):
+            elided = True
+            index += 3
+        else:
+            item = read_value(source, index, depth=depth + 1)
+            index = _BLANK.match(source, item.end).end()  # type: ignore[union-attr]
+            if opening == "{" and source.startswith(":", index):
+                if pairs is None:
+                    pairs = {}
+                index = _BLANK.match(source, index + 1).end()  # type: ignore[union-attr]
+                value = read_value(source, index, depth=depth + 1)
+                pairs[str(item.value)] = value.value
+                index = value.end
+            else:
+                items.append(item.value)
+                index = item.end
+        index = _BLANK.match(source, index).end()  # type: ignore[union-attr]
+        if index >= len(source):
+            raise Unfinished(index, _inside(opening))
+        if source[index] == ",":
+            index += 1
+        elif source[index] != closing:
+            raise Unreadable(index, f"',' or '{closing}'")
+    if elided:
+        items.append("...")
+    if opening == "{":
+        return Value(items if items else (pairs or {}), "dict", at, index + 1)
+    return Value(items, "list" if opening == "[" else "tuple", at, index + 1)
+
+
+def _inside(opening: str) -> str:
+    return {"[": "a list", "(": "a tuple", "{": "a dict"}[opening]
+
+
+def _read_tensor(source: str, at: int, opening: int) -> Value:
+    """Read the text of a tensor's repr, over as many lines as it takes; nan and inf are numbers."""
+    numbers: list[float] = []
+    texts: list[str] = []
+    keywords: dict[str, Any] = {}
+    elided = False
+    level = 1
+    index = opening + 1
+    length = len(source)
+    while index < length:
+        char = source[index]
+        if char in "[(":
+            level += 1
+            index += 1
+        elif char in "])":
+            level -= 1
+            index += 1
+            if level == 0:
+                return Value(TensorText(numbers, texts, keywords, elided), "tensor", at, index)
+        elif char in " ,\n\r\t":
+            index += 1
+        elif char == ".":
+            if not source.startswith("...", index):
+                raise Unreadable(index, "a number")
+            elided = True
+            index += 3
+        else:
+            keyword = _KEYWORD.match(source, index)
+            if keyword is not None:
+                value = read_value(source, keyword.end())
+                keywords[keyword[1]] = value.value
+                index = value.end
+                continue
+            found = _NON_FINITE.match(source, index) or _NUMBER.match(source, index)
+            if found is None:
+                word = _NAME.match(source, index)
+                if word is None or word[0] not in _CONSTANTS:
+                    raise Unreadable(index, "a number")
+                index = word.end()
+                continue
+            if found.end() >= length:
+                break
+            numbers.append(float(found[0].replace("_", "")))
+            texts.append(found[0])
+            index = found.end()
+    raise Unfinished(length, "a tensor")
+
+
+def as_json(value: Any) -> Any:
+    """Return a read value as plain JSON types: tensors as lists, or as the number when they hold one without axes."""
+    if isinstance(value, TensorText):
+        return value.numbers
+    if isinstance(value, list):
+        return [as_json(item) for item in value]
+    if isinstance(value, dict):
+        return {key: as_json(item) for key, item in value.items()}
+    return value
