@@ -492,7 +492,8 @@ def differences(payload: Payload, expect: dict[str, Any]) -> str | None:
     """Compare a payload with expected values (``"null"`` stands for none); return what differs, in words."""
     for key, wanted in expect.items():
         if key in _COLUMNS:
-            got: Any = getattr(payload, key)
+            # `rows` of a size error is a field, not the column of a tensor's shape.
+            got: Any = payload.fields.get(key, getattr(payload, key))
         elif key == "shape":
             got = list(payload.shape) if payload.shape is not None else None
         elif key == "head":

@@ -593,7 +593,7 @@ def _typed(dialect: Dialect, name: str, printed: str) -> Any:
     """Return printed text as int, float, True/False/None, or text."""
     kind = dialect.types.get(name)
     if kind == "text":
-        return as_text(printed)
+        return as_text(strip_colours(printed).strip())
     if kind == "shape":
         return [int(axis) for axis in _INTEGER_WORD.findall(printed)]
     try:
