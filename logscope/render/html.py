@@ -90,7 +90,9 @@ def _section(report: Report, level: int) -> str:
         out += ["<ul>", *(f"<li>{escape(note)}</li>" for note in report.notes), "</ul>"]
     out += [_table(name, table) for name, table in report.tables.items()]
     if report.facts:
-        pairs = "".join(f"<dt>{escape(name)}</dt><dd>{escape(cell(value))}</dd>" for name, value in report.facts.items())
+        pairs = "".join(
+            f"<dt>{escape(name)}</dt><dd>{escape(cell(value))}</dd>" for name, value in report.facts.items()
+        )
         out.append(f"<details><summary>Facts</summary><dl>{pairs}</dl></details>")
     out += [f'<p class="accounting">{escape(accounting_words(report.accounting))}</p>', "</section>"]
     return "\n".join(out)

@@ -132,7 +132,7 @@ def to_github(report: Report) -> str:
 
 
 def _annotation(level: str, properties: dict[str, str], parts: list[str]) -> str:
-    """Return ``::level key=value,...::message`` with the escapes the runner undoes (%, CR, LF; in keys also : and ,)."""
+    """Return ``::level key=value,...::message``; the runner undoes the escapes (%, CR, LF; in keys also : and ,)."""
     keys = ",".join(
         f"{name}={_data(visible(value)).replace(':', '%3A').replace(',', '%2C')}" for name, value in properties.items()
     )

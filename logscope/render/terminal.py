@@ -119,7 +119,7 @@ def _parts(report: Report, style: Style) -> Iterator[RenderableType]:
     from rich.padding import Padding  # noqa: PLC0415 - plain text must not pay for rich
     from rich.text import Text  # noqa: PLC0415
 
-    wide = {"overflow": "fold", "no_wrap": style.width is None}
+    wide: Any = {"overflow": "fold", "no_wrap": style.width is None}
     yield Text(visible(report.headline), style=HEADLINES[report.verdict], **wide)
     for finding in report.findings:
         yield Text("")

@@ -114,7 +114,7 @@ def number(value: float, places: int | None = None) -> str:
         return "nan" if math.isnan(value) else ("inf" if value > 0 else "-inf")
     if places is None:
         places = decimals([value])
-    if value and round(value, places) == 0 or abs(value) >= 1e15:
+    if (value and round(value, places) == 0) or abs(value) >= 1e15:
         return f"{value:.3g}"
     return f"{value:.{places}f}"
 
@@ -148,7 +148,7 @@ def is_number(value: Any) -> bool:
 def column_texts(column: Column, values: Sequence[Any], style: Style = PLAIN) -> list[str]:
     """Return the cells of one column: numbers with the same decimals, a series as a sparkline."""
     if column.spark:
-        return [sparkline(value, style.unicode) if isinstance(value, (list, tuple)) else cell(value) for value in values]
+        return [sparkline(v, style.unicode) if isinstance(v, (list, tuple)) else cell(v) for v in values]
     places = decimals(values)
     return [cell(value, places) for value in values]
 
@@ -220,8 +220,10 @@ def accounting_words(accounting: Accounting) -> str:
         fate = "all whole" if a.records > 1 else "whole"
     else:
         fate = ", ".join(f"{count:,} {word}" for count, word in kinds if count)
-    parts = [f"{plural(a.records, 'record')} in {plural(a.lines, 'line')} ({size(a.bytes)})" + (f": {fate}" if fate else "")]
-    parts.append(f"{plural(a.other_lines, 'other line')}")
+    parts = [
+        f"{plural(a.records, 'record')} in {plural(a.lines, 'line')} ({size(a.bytes)})" + (fate and f": {fate}"),
+        plural(a.other_lines, "other line"),
+    ]
     if a.glued:
         parts.append(f"{plural(a.glued, 'record')} glued to other text")
     if a.quoted:
