@@ -1,7 +1,7 @@
 """Grammars: TOML files that say which records there are, how each is written, and prove it with samples.
 
 This module is responsible for finding, loading, compiling and checking grammars, and for joining several into one
-:class:`Grammar`. It must not know files of logs, lines or runs; how a record's text is read stands in reader.py.
+:class:`Grammar`. It must not know files of logs, lines or runs; how a record's text is read stands in exact.py.
 
 A grammar is data. A file that does not load says where (file:line:column), why, and what would help: unknown keys,
 bad patterns, samples that are not read as they say, events that no sample shows. The checks run on every load, for
@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 import regex
 
 from logscope.errors import GrammarError, InputError, Message, Where, did_you_mean
-from logscope.reader import READERS, TIME_LIMIT, Dialect, PatternTimeout, Reading, read_record
+from logscope.exact import READERS, TIME_LIMIT, Dialect, PatternTimeout, Reading, read_record
 from logscope.values import as_text
 
 if TYPE_CHECKING:

@@ -112,9 +112,9 @@ _FORMS: tuple[tuple[re.Pattern[str], Callable[[re.Match[str], _Found], None]], .
         (r"([A-Za-z][\w.-]*?-\d+) +\| ", _named),
         (r"\[(\d\d)/(\d\d)/(\d{4})-(\d\d:\d\d:\d\d)\] \[[\w-]+\] \[[A-Z]\][ ]?(?:\[[^\]]*\] )*", _trtllm),
         (r"\xef\xbb\xbf", _nothing),
-        (r"[ \t]+", _nothing),
     )
 )
+_BLANKS = re.compile(r"[ \t]+")
 # A process letter stuck to the colour code of the stamp behind it: p0, d0 (prefill and decode workers).
 _STUCK = re.compile(rf"([A-Za-z]\d{{1,4}}){_CODE}(?={_STAMP})")
 # Where a chain of prefixes can begin when other text stands before it (a bar, the rest of another record).
@@ -131,7 +131,13 @@ def peel(text: str, at: int = 0) -> tuple[int, Prefix]:
     into: _Found = {}
     position = at
     length = len(text)
+    before_blanks = at
     while position < length:
+        blanks = _BLANKS.match(text, position)
+        if blanks is not None:
+            # Blanks between prefixes belong to them; blanks before the line's own text are its indentation.
+            before_blanks, position = position, blanks.end()
+            continue
         colour = _COLOUR.match(text, position)
         if colour is not None:
             position = colour.end()
@@ -145,6 +151,8 @@ def peel(text: str, at: int = 0) -> tuple[int, Prefix]:
         else:
             stuck = _STUCK.match(text, position)
             if stuck is None:
+                if position > at and text[position - 1] in " \t":
+                    position = max(before_blanks, at)
                 break
             _origin(stuck[1], into)
             position = stuck.end()

@@ -1,0 +1,624 @@
+"""From blocks of bytes to occurrences: every record once, in file order, with its damage named.
+
+This module is responsible for lines: where records begin and end on them, what stood before, text that goes on in the
+next line (tensors, tracebacks), cut records and their tails, and the accounting. It must not know what events mean,
+which pass or segment they belong to, or how anything is shown.
+
+Most lines of a large log say what another line said: eight ranks print the same text. A line whose text was read
+before costs two dictionary look-ups; only new text reaches the exact grammar, and most new text only for its numbers
+(see :meth:`Parser._quick`). Both ways give the same payloads; a property test compares every column.
+"""
+
+from __future__ import annotations
+
+import codecs
+import math
+import re
+from collections import deque
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from logscope.model import NO_PREFIX, Accounting, Occurrence, Payload, Prefix
+from logscope.prefix import peel, peel_back, strip_colours
+from logscope.values import as_text, exact_in_half_precision
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from logscope.blocks import Block
+    from logscope.grammar import Grammar
+    from logscope.exact import Reading
+
+# How many physical lines a record may wait for what it lacks.
+TAIL_LINES = 4
+TENSOR_LINES = 24
+TENSOR_CHARACTERS = 1 << 16
+TRACEBACK_LINES = 400
+# Distinct texts remembered; beyond it the memory is emptied and fills again. Bounds memory, never changes a result.
+REMEMBERED = 1 << 15
+
+_QUICK_TAIL = re.compile(rb", norm=(\d+\.\d{4}), first5=\[(-?\d[\d.e+-]*(?:, -?\d[\d.e+-]*)*)\]")
+_QUOTES = re.compile(r"\\.|['\"]", re.DOTALL)
+_EXCEPTION = re.compile(r"(?P<type>(?:[A-Za-z_]\w*\.)*[A-Z]\w*)(?:: (?P<message>.*))?$", re.DOTALL)
+_FRAME = re.compile(r"\s*File \"(?P<file>[^\"]*)\", line (?P<line>\d+)(?:, in (?P<function>.*))?")
+_MISMATCH = frozenset({"matmul_mismatch", "weight_shape_mismatch", "size_mismatch"})
+_SURROGATE = re.compile("[\udc80-\udcff]")
+
+
+@dataclass(slots=True)
+class _Entry:
+    """A record on its way out; ``open`` while following lines may still complete it."""
+
+    line: int
+    offset: int
+    prefix: Prefix
+    payload: Payload
+    open: str | None = None
+    text: str = ""
+    anchor: str = ""
+    waited: int = 0
+    marked: bool = False
+    fields: dict[str, str] = field(default_factory=dict)
+
+
+class Parser:
+    """Reads one file's blocks, in order.
+
+    grammar
+        what records there are.
+    file
+        its name as the user gave it.
+    quick
+        False sends every text through the exact grammar (for the differential test).
+
+    """
+
+    def __init__(self, grammar: Grammar, file: str = "-", *, quick: bool = True) -> None:
+        self.grammar = grammar
+        self.file = file
+        self.accounting = Accounting()
+        self._quick_allowed = quick
+        self._out: list[Occurrence] = []
+        self._queue: deque[_Entry] = deque()
+        self._pending: list[_Entry] = []
+        self._seen: dict[bytes, Payload] = {}
+        self._heads: dict[bytes, Payload] = {}
+        self._prefixes: dict[bytes, Prefix] = {b"": NO_PREFIX}
+        self._befores: dict[str, tuple[int, Prefix]] = {}
+        self._counted_line = 0
+        self._lines_with_part = 0
+        self._open_line = False
+        self._last_line = 0
+        self._decoder = codecs.getincrementaldecoder("utf-8")("surrogateescape")
+        self._undecoded = False
+        self._newlines = 0
+
+    # ------------------------------------------------------------------------------------------------ the fast loop
+
+    def feed(self, block: Block) -> list[Occurrence]:
+        """Take the next block; return the records that are complete, in file order."""
+        data, base, line = block.data, block.offset, block.line
+        self._count_bytes(block)
+        if block.gap:
+            self._close_pending("lines were left out behind it")
+        seen, prefixes = self._seen, self._prefixes
+        hot = self.grammar.hot.encode("latin-1") if self.grammar.hot else None
+        find, count = data.find, data.count
+        finder = self.grammar.byte_finder
+        length = len(data)
+        position = 0
+        out = self._out
+        # Positions of the next hot anchor are found once per record, not once per line.
+        mark = find(hot) if hot is not None else -1
+        while position < length:
+            if self._pending:
+                end = find(b"\n", position)
+                stop = length if end < 0 else end
+                self._line(data[position:stop], line, base + position, continues=block.continues and position == 0)
+                position, line = stop + 1, line + 1
+                continue
+            if 0 <= mark < position:
+                mark = find(hot, position)  # type: ignore[arg-type] - mark is -1 without a hot anchor
+            if mark < 0:
+                region = length
+            elif mark == position:
+                region = position
+            else:
+                region = data.rfind(b"\n", position, mark) + 1 or position
+            if region > position:
+                found = finder.search(data, position, region)
+                if found is None:
+                    line += count(b"\n", position, region)
+                    position = region
+                    continue
+                start = data.rfind(b"\n", position, found.start()) + 1 or position
+                end = find(b"\n", found.end())
+                stop = length if end < 0 else end
+                line += count(b"\n", position, start)
+                self._line(data[start:stop], line, base + start, continues=block.continues and start == 0)
+                position, line = stop + 1, line + 1
+                continue
+            end = find(b"\n", mark)
+            stop = length if end < 0 else end
+            payload = seen.get(data[mark:stop])
+            prefix = prefixes.get(data[position:mark]) if payload is not None else None
+            if payload is None or prefix is None or (block.continues and position == 0):
+                if payload is not None or not self._quick(data, position, mark, stop, line, base):
+                    self._line(data[position:stop], line, base + position, continues=block.continues and position == 0)
+            else:
+                out.append((line, base + mark, prefix, payload))
+                self._count(payload, line)
+            position, line = stop + 1, line + 1
+        self._open_line = length > 0 and data[-1] != 10
+        if block.final:
+            return self.close()
+        return self._take()
+
+    def close(self) -> list[Occurrence]:
+        """End of the file: what waited for a following line is closed as it stands."""
+        self._close_pending(None)
+        if self._undecoded:
+            self.accounting.invalid_utf8_bytes += len(_SURROGATE.findall(self._decoder.decode(b"", final=True)))
+            self._undecoded = False
+        return self._take()
+
+    def _take(self) -> list[Occurrence]:
+        out, self._out = self._out, []
+        accounting = self.accounting
+        accounting.lines = self._newlines + (1 if self._open_line else 0)
+        accounting.other_lines = accounting.lines - self._lines_with_part
+        return out
+
+    def _count_bytes(self, block: Block) -> None:
+        data = block.data
+        self.accounting.bytes += len(data)
+        self._newlines += block.newlines or data.count(b"\n")
+        if self._undecoded or not data.isascii():
+            text = self._decoder.decode(data)
+            self._undecoded = bool(self._decoder.getstate()[0])
+            if not text.isascii():
+                self.accounting.invalid_utf8_bytes += len(_SURROGATE.findall(text))
+
+    def _count(self, payload: Payload, line: int) -> None:
+        """Account for one record that is done."""
+        accounting = self.accounting
+        if payload.kind == "event":
+            intact = payload.intact
+            setattr(accounting, intact, getattr(accounting, intact) + 1)
+        elif payload.kind == "unparsed":
+            accounting.unparsed += 1
+        else:
+            return
+        self._part_of(line)
+
+    def _part_of(self, line: int) -> None:
+        """Remember that this line holds a part of a record."""
+        if line != self._counted_line:
+            self._counted_line = line
+            self._lines_with_part += 1
+
+    def _quick(self, data: bytes, start: int, mark: int, stop: int, line: int, base: int) -> bool:
+        """Read a record whose beginning was read before: only its norm and head are new.
+
+        The form is the plain one (``, norm=12.3456, first5=[...]`` at the end); anything else is left to the exact
+        grammar, and so are heads whose values were rounded when printed.
+        """
+        if not self._quick_allowed:
+            return False
+        prefix = self._prefixes.get(data[start:mark])
+        if prefix is None:
+            return False
+        cut = data.rfind(b", norm=", mark, stop)
+        if cut < 0:
+            return False
+        template = self._heads.get(data[mark:cut])
+        if template is None:
+            return False
+        tail = _QUICK_TAIL.fullmatch(data, cut, stop)
+        if tail is None:
+            return False
+        try:
+            head = tuple(map(float, tail[2].split(b", ")))
+        except ValueError:
+            return False
+        if not all(map(exact_in_half_precision, head)) or not all(map(math.isfinite, head)):
+            return False
+        payload = Payload(
+            "event",
+            template.event,
+            template.site,
+            template.role,
+            template.layer,
+            template.shape,
+            template.rows,
+            template.width,
+            float(tail[1]),
+            5e-5,
+            False,  # noqa: FBT003 - by position: this is the hottest constructor
+            head,
+            None,
+            template.mode,
+            template.fields,
+            "whole",
+            None,
+            None,
+            stop - mark,
+        )
+        self._remember(data[mark:stop], payload)
+        self._out.append((line, base + mark, prefix, payload))
+        self._count(payload, line)
+        return True
+
+    def _remember(self, text: bytes, payload: Payload) -> None:
+        if len(self._seen) >= REMEMBERED:
+            self._seen.clear()
+        self._seen[text] = payload
+
+    # ------------------------------------------------------------------------------------------------ one whole line
+
+    def _line(self, raw: bytes, line: int, offset: int, *, continues: bool = False) -> None:
+        """Read one physical line exactly. A lone CR separates texts on it; the CR of CRLF belongs to the line end."""
+        self._age(line)
+        text = raw.decode("latin-1")
+        if text.endswith("\r"):
+            text = text[:-1]
+        if "\r" not in text:
+            self._text(text, line, offset, first=not continues, alone=not continues)
+        else:
+            first = not continues
+            start = 0
+            for part in text.split("\r"):
+                if part:
+                    self._text(part, line, offset + start, first=first, alone=False)
+                    first = first and not part.strip()
+                start += len(part) + 1
+        self._flush()
+
+    def _text(self, text: str, line: int, offset: int, *, first: bool, alone: bool) -> None:
+        """Read one text of a line: the records on it from left to right, and what stands between them."""
+        grammar = self.grammar
+        position = search = 0
+        records = 0
+        while True:
+            found = grammar.finder.search(text, search)
+            if found is None:
+                break
+            at, anchor = found.start(), found[0]
+            if _inside_quotes(text, at, position):
+                self.accounting.quoted += anchor in grammar.strict
+                search = found.end()
+                continue
+            limit = self._limit(text, found.end())
+            reading = grammar.read(text, at, anchor, limit)
+            if reading is None:
+                search = at + 1
+                continue
+            payload = reading.payload
+            if payload.kind == "quoted":
+                self.accounting.quoted += 1
+                search = max(reading.end, found.end())
+                continue
+            begin, prefix, whole = self._before(text[position:at], anchor)
+            orphan = text[position : position + begin]
+            if payload.kind == "mark":
+                self._queue.append(_Entry(line, offset + at, prefix, payload))
+                search = max(reading.end, found.end())
+                continue
+            if self._pending and orphan.strip():
+                self._offer(orphan, NO_PREFIX, line)
+            glued = not whole or not first or position > 0
+            if glued:
+                prefix = self._glue(prefix)
+                self.accounting.glued += 1
+            self._count_quoted(text, found.end(), reading.end)
+            entry = _Entry(line, offset + at, prefix, payload)
+            self._admit(entry, reading, text, at, anchor, limit)
+            if payload.event in _MISMATCH and self._pending:
+                self._end_traceback(prefix, text[position + begin : limit], payload, line)
+            records += 1
+            position = search = max(reading.end, found.end())
+            if alone and records == 1 and not glued and reading.open is None:
+                self._learn(text, at, reading)
+        rest = text[position:]
+        if self._pending and (rest.strip() or records == 0):
+            end, prefix = peel(rest) if records == 0 else (0, NO_PREFIX)
+            self._offer(rest[end:], prefix, line)
+
+    def _limit(self, text: str, after: int) -> int:
+        """Return where the record ends at the latest: where the next anchored record, with its prefix, begins."""
+        grammar = self.grammar
+        found = grammar.finder.search(text, after)
+        while found is not None:
+            if found[0] in grammar.strict and not _inside_quotes(text, found.start(), 0):
+                begin, _ = peel_back(text[after : found.start()])
+                return after + begin
+            found = grammar.finder.search(text, found.end())
+        return len(text)
+
+    def _before(self, before: str, anchor: str) -> tuple[int, Prefix, bool]:
+        """Return where the prefix of a record begins in the text before it, the prefix, and whether it is all there is."""
+        if not before:
+            return 0, NO_PREFIX, True
+        key = anchor + before
+        known = self._befores.get(key)
+        if known is None:
+            if len(self._befores) >= REMEMBERED:
+                self._befores.clear()
+            known = self._befores[key] = self._peel(before, anchor)
+        return known[0], known[1], known[0] == 0
+
+    def _peel(self, before: str, anchor: str) -> tuple[int, Prefix]:
+        end, prefix = peel(before)
+        if not before[end:].strip():
+            return 0, prefix
+        for dialect in self.grammar.anchors[anchor]:
+            # Words that belong to the record though they stand before its anchor: `RuntimeError: `.
+            lead = dialect.lead.search(before, timeout=1) if dialect.lead is not None else None
+            if lead is not None:
+                end, prefix = peel(before[: lead.start()])
+                if end >= lead.start() or not before[end : lead.start()].strip():
+                    return 0, prefix
+                return peel_back(before[: lead.start()])
+        return peel_back(before)
+
+    def _glue(self, prefix: Prefix) -> Prefix:
+        return replace(prefix, peeled=False)
+
+    def _count_quoted(self, text: str, start: int, end: int) -> None:
+        """Count what looks like a record inside a value of the record just read."""
+        found = self.grammar.finder.search(text, start, end)
+        while found is not None:
+            self.accounting.quoted += found[0] in self.grammar.strict
+            found = self.grammar.finder.search(text, found.end(), end)
+
+    def _learn(self, text: str, at: int, reading: Reading) -> None:
+        """Remember a text that is one whole record up to the line's end, and its beginning, for the fast loop."""
+        payload = reading.payload
+        if payload.kind != "event" or not payload.usable or reading.end != len(text) or not self._quick_allowed:
+            return
+        raw = text[at:].encode("latin-1")
+        if self.grammar.hot is None or not text.startswith(self.grammar.hot, at):
+            return
+        before = text[:at].encode("latin-1")
+        if before not in self._prefixes:
+            if len(self._prefixes) >= REMEMBERED:
+                self._prefixes.clear()
+                self._prefixes[b""] = NO_PREFIX
+            self._prefixes[before] = self._before(text[:at], self.grammar.hot)[1]
+        self._remember(raw, payload)
+        cut = raw.rfind(b", norm=")
+        if (
+            cut > 0
+            and payload.intact == "whole"
+            and _QUICK_TAIL.fullmatch(raw, cut)
+            and payload.head is not None
+            and "norm" not in payload.fields
+            and not payload.norm_derived
+        ):
+            if len(self._heads) >= REMEMBERED:
+                self._heads.clear()
+            self._heads[raw[:cut]] = payload
+
+    # ------------------------------------------------------------------------------------- records over several lines
+
+    def _admit(self, entry: _Entry, reading: Reading, text: str, at: int, anchor: str, limit: int) -> None:
+        """Put a record into the queue; keep it open when a following line may complete it."""
+        opened = reading.open
+        payload = entry.payload
+        torn = limit < len(text)
+        if opened == "tail" and payload.intact == "partial" and not torn:
+            # Nothing shows that the record was torn: it is of a kind that never prints the missing field.
+            opened = None
+        if opened == "tensor" and torn:
+            opened = "tail"
+        if opened is not None:
+            entry.open, entry.anchor = opened, anchor
+            entry.text = text[at:limit]
+            if opened == "traceback":
+                self._begin_traceback(entry, text, at)
+            self._pending.append(entry)
+        self._queue.append(entry)
+
+    def _flush(self) -> None:
+        """Send out what is complete, in file order."""
+        queue = self._queue
+        while queue and queue[0].open is None:
+            entry = queue.popleft()
+            self._out.append((entry.line, entry.offset, entry.prefix, entry.payload))
+            self._count(entry.payload, entry.line)
+
+    def _age(self, line: int) -> None:
+        """Close what has waited long enough."""
+        if not self._pending or line == self._last_line:
+            return
+        self._last_line = line
+        longest = {"tail": TAIL_LINES, "tensor": TENSOR_LINES, "traceback": TRACEBACK_LINES}
+        for entry in self._pending:
+            entry.waited += 1
+            if entry.open is not None and entry.waited > longest[entry.open]:
+                entry.open = None
+        self._pending = [entry for entry in self._pending if entry.open is not None]
+
+    def _close_pending(self, gap: str | None) -> None:
+        for entry in self._pending:
+            if gap is not None and entry.payload.intact == "cut":
+                entry.payload = replace(entry.payload, intact="partial", reason=gap)
+            entry.open = None
+        self._pending = []
+        self._flush()
+
+    def _offer(self, text: str, prefix: Prefix, line: int) -> None:
+        """Offer text that is no record to what waits for it: a tensor that goes on, a traceback, a torn record."""
+        if self._continue_tensor(text, line) or self._continue_traceback(text, prefix, line):
+            self._part_of(line)
+        elif self._rejoin(text, prefix):
+            self._part_of(line)
+        self._pending = [entry for entry in self._pending if entry.open is not None]
+
+    def _continue_tensor(self, text: str, line: int) -> bool:
+        """Append a line to the first open tensor that it continues."""
+        waiting = [entry for entry in self._pending if entry.open == "tensor" and entry.line != line]
+        if not waiting or not text.strip():
+            return False
+        for entry in waiting:
+            if len(entry.text) + len(text) > TENSOR_CHARACTERS:
+                continue
+            joined = entry.text + "\n" + text
+            reading = self.grammar.read(joined, 0, entry.anchor, len(joined))
+            if reading is None or reading.payload.kind != "event" or reading.payload.event != entry.payload.event:
+                continue
+            if reading.open not in (None, "tensor"):
+                continue
+            if reading.open is None and joined[reading.end :].strip():
+                continue
+            if reading.open == "tensor" and not _more_of_a_tensor(text):
+                continue
+            payload = reading.payload
+            if len(waiting) > 1 and payload.usable and _has_numbers(text):
+                # Several writers' tensors are open: which of them goes on here is a guess.
+                payload.intact = "rejoined"
+                payload.reason = f"{len(waiting)} tensors were open when it went on"
+            entry.text, entry.payload, entry.waited = joined, payload, 0
+            if reading.open is None:
+                entry.open = None
+            return True
+        return False
+
+    def _rejoin(self, text: str, prefix: Prefix) -> bool:
+        """Join a torn record with the text that completes it, if exactly one torn record fits."""
+        if prefix.time is not None or not text.strip():
+            return False
+        joined: list[tuple[_Entry, Payload]] = []
+        for entry in reversed(self._pending):
+            if entry.open != "tail" or (prefix is not NO_PREFIX and prefix.writer != entry.prefix.writer):
+                continue
+            whole = entry.text + text
+            reading = self.grammar.read(whole, 0, entry.anchor, len(whole))
+            if reading is None or reading.open is not None or whole[reading.end :].strip(" ,;\t"):
+                continue
+            payload = reading.payload
+            if payload.kind == "event" and payload.intact == "whole" and payload.event == entry.payload.event:
+                joined.append((entry, payload))
+        texts = {entry.text for entry, _ in joined}
+        if len(texts) != 1:
+            return False
+        entry, payload = joined[0]
+        payload.reason = f"torn, and joined with the text on a following line: {entry.payload.reason}"
+        payload.intact = "rejoined"
+        entry.payload, entry.open = payload, None
+        return True
+
+    # ----------------------------------------------------------------------------------------------------- tracebacks
+
+    def _begin_traceback(self, entry: _Entry, text: str, at: int) -> None:
+        header = as_text(strip_colours(text[:at]))
+        end, _ = peel(text[:at])
+        header = as_text(text[end:at]).strip().rstrip(":")
+        entry.payload.fields.update(
+            process=writer_name(entry.prefix), exception=None, message=None, last_frame=None, header=header or None
+        )
+        entry.payload.fields.update(quoted=False, mismatch_line=None)
+
+    def _tracebacks(self, prefix: Prefix) -> list[_Entry]:
+        """Return the open tracebacks a line with this prefix can belong to, the first opened first.
+
+        A marked line belongs to its own process. An unmarked one belongs to a traceback whose lines are unmarked.
+        """
+        opened = [entry for entry in self._pending if entry.open == "traceback"]
+        if any(part is not None for part in prefix.writer):
+            return [entry for entry in opened if entry.prefix.writer == prefix.writer]
+        return [entry for entry in opened if not entry.marked]
+
+    def _continue_traceback(self, text: str, prefix: Prefix, line: int) -> bool:
+        entries = [entry for entry in self._tracebacks(prefix) if entry.line != line]
+        if not entries:
+            return False
+        marked = any(part is not None for part in prefix.writer)
+        frame = _FRAME.match(text)
+        if frame is not None or text[:1] in (" ", "\t"):
+            for entry in entries:
+                entry.marked = entry.marked or marked
+                if frame is not None:
+                    function = f" in {frame['function'].strip()}" if frame["function"] else ""
+                    entry.payload.fields["last_frame"] = as_text(f"{frame['file']}:{frame['line']}{function}")
+                if len(entries) > 1:
+                    entry.payload.fields["interleaved"] = True
+            return True
+        return self._end_traceback(prefix, text, None, line)
+
+    def _end_traceback(self, prefix: Prefix, text: str, mismatch: Payload | None, line: int) -> bool:
+        """Take the exception's own line: it ends the traceback that was opened first."""
+        end, _ = peel(text)
+        found = _EXCEPTION.match(text[end:].strip())
+        if found is None:
+            return False
+        entries = [entry for entry in self._tracebacks(prefix) if entry.line != line]
+        if not entries:
+            return False
+        entry = entries[0]
+        fields = entry.payload.fields
+        fields["exception"] = as_text(found["type"])
+        message = found["message"]
+        fields["message"] = as_text(message) if message is not None else None
+        if mismatch is not None:
+            fields["mismatch_line"] = line
+        elif message is not None:
+            anchor = self.grammar.finder.search(message)
+            fields["quoted"] = anchor is not None and _inside_quotes(message, anchor.start(), 0)
+        entry.open = None
+        return True
+
+
+def writer_name(prefix: Prefix) -> str | None:
+    """Return the process a prefix names, in words: ``Worker_TP1 pid=412``, ``DP1 TP1``; None when it names none."""
+    parts = [prefix.origin] if prefix.origin else []
+    ranks = (("DP", prefix.dp_rank), ("PP", prefix.pp_rank), ("TP", prefix.tp_rank), ("EP", prefix.ep_rank))
+    if not prefix.origin or not any(f"{name}{rank}" in prefix.origin for name, rank in ranks if rank is not None):
+        parts.extend(f"{name}{rank}" for name, rank in ranks if rank is not None)
+    if prefix.pid is not None:
+        parts.append(f"pid={prefix.pid}")
+    return " ".join(parts) or None
+
+
+def _inside_quotes(text: str, at: int, start: int) -> bool:
+    """Tell whether a place stands inside a quoted text: a quote opened before it and closes behind it.
+
+    An apostrophe opens a quote only where a value may begin (behind ``=``, a bracket, a comma, a colon, a blank), so
+    that ``can't`` opens none.
+    """
+    if at > 0 and text[at - 1] in "'\"`":
+        return True
+    if text.find("'", start, at) < 0 and text.find('"', start, at) < 0:
+        return False
+    opened: str | None = None
+    for found in _QUOTES.finditer(text, start, at):
+        char = found[0]
+        if len(char) > 1:
+            continue
+        if opened is None:
+            before = text[found.start() - 1] if found.start() else " "
+            if char == '"' or before in "=([{,: \t":
+                opened = char
+        elif char == opened:
+            opened = None
+    return opened is not None and text.find(opened, at) >= 0
+
+
+_TENSOR_LINE = re.compile(r"[\s\d.,eE+\-\[\]()nainftTrueFls]*(?:\.\.\.)?[\s\d.,eE+\-\[\]()nainf]*(?:\w+=.*)?$", re.DOTALL)
+_DIGITS = re.compile(r"\d\.\d|\d,")
+
+
+def _more_of_a_tensor(text: str) -> bool:
+    return _TENSOR_LINE.match(text) is not None
+
+
+def _has_numbers(text: str) -> bool:
+    return _DIGITS.search(text.partition("=")[0]) is not None
+
+
+def parse(blocks: Iterable[Block], grammar: Grammar, file: str = "-") -> Iterator[Occurrence]:
+    """Read all blocks of one file; yield every record, in file order."""
+    parser = Parser(grammar, file)
+    for block in blocks:
+        yield from parser.feed(block)
+    yield from parser.close()
