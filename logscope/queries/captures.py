@@ -1,0 +1,358 @@
+"""``captures``: which hidden states the target captured, in which phase, how many per pass, and what is missing.
+
+This module is responsible for counting hidden captures so that copies, dummy passes and other runs never inflate the
+count, and for comparing what was requested with what was captured. It must not judge layers against a contract.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from logscope.model import CAPTURE_EVENTS, ServerEvent, states
+from logscope.queries.setup import Graphs, Hidden, hidden_sizes
+from logscope.queries.tables import TELLING, table
+from logscope.queries.tally import Tally
+from logscope.queries.words import EMBEDDING, and_list, count, layer_list, layer_name, most_common, source_name, span
+from logscope.report import Column, Context, Item, Report
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from logscope.model import Segment
+    from logscope.queries.tally import Bucket
+
+MAX_ROWS = 40
+
+_PHASES = [
+    *TELLING,
+    Column("phase", always=True),
+    Column("passes", align="right", always=True),
+    Column("captures", "hidden captures", align="right", always=True),
+    Column("per_pass", "per pass", align="right", always=True),
+    Column("layers", "captured before layer", always=True),
+    Column("joined", "joined width"),
+    Column("copies", align="right"),
+]
+_LAYERS = [
+    *TELLING,
+    Column("layer", always=True),
+    Column("phase", always=True),
+    Column("captures", "hidden captures", align="right", always=True),
+    Column("copies", align="right"),
+    Column("rows", align="right"),
+    Column("width"),
+    Column("first", "first at"),
+]
+_NOT_SERVING = [
+    *TELLING,
+    Column("during", always=True),
+    Column("phase", always=True),
+    Column("passes", align="right", always=True),
+    Column("captures", "hidden captures", align="right", always=True),
+    Column("per_pass", "per pass", align="right"),
+    Column("layers", "captured before layer"),
+]
+_DEVIATIONS = [
+    *TELLING,
+    Column("where", always=True),
+    Column("phase", always=True),
+    Column("captured", always=True),
+    Column("missing"),
+    Column("extra"),
+]
+_REQUESTED = [Column("where", always=True), Column("requested", always=True), Column("captured", always=True)]
+
+
+class Captures:
+    """The fold behind ``logscope captures``."""
+
+    kind: ClassVar[str] = "captures"
+
+    def __init__(self) -> None:
+        self._tally = Tally()
+        self._graphs = Graphs()
+
+    def see(self, item: Item) -> None:
+        """Take one item."""
+        self._tally.see(item)
+        if isinstance(item, ServerEvent) and item.occurrence[3].event == "decode_stats":
+            self._graphs.see(item)
+
+    def report(self, context: Context) -> Report:
+        """Answer."""
+        tally = self._tally
+        sizes = hidden_sizes(tally)
+        targets = [bucket for bucket in tally.buckets.values() if bucket.key.role == "target"]
+        serving = [bucket for bucket in targets if bucket.key.during == "serving"]
+        apart = [bucket for bucket in targets if bucket.key.during != "serving" and bucket.captures]
+        hidden_by_graphs = [
+            (segment, said) for segment in tally.segments.values() if (said := self._graphs.hidden(segment, tally))
+        ]
+        deviations, left_out = _deviations(targets)
+        report = Report("captures", "", accounting=context.accounting)
+        report.tables["phases"] = table(
+            _PHASES, [phase_row(bucket, sizes) for bucket in serving], title="while serving"
+        )
+        report.tables["layers"] = table(_LAYERS, [row for bucket in serving for row in _layer_rows(bucket, sizes)])
+        if apart:
+            rows = [phase_row(bucket, sizes) for bucket in apart]
+            report.tables["not_serving"] = table(
+                _NOT_SERVING,
+                rows,
+                title="not counted as serving",
+                caption="Dummy passes of graph capture and the warm-up request; no number above includes them.",
+            )
+        if deviations:
+            report.tables["deviations"] = table(
+                _DEVIATIONS, deviations, title="passes that captured something else than usual", caption=left_out
+            )
+        requested = _requested(tally, serving or apart)
+        if requested:
+            report.tables["requested"] = table(_REQUESTED, requested, title="requested against captured")
+        report.notes = _notes(tally, targets, hidden_by_graphs, deviations)
+        report.headline = _headline(serving, apart, sizes, hidden_by_graphs, tally)
+        report.facts = _facts(serving, sizes, hidden_by_graphs)
+        return report
+
+
+def phase_row(bucket: Bucket, sizes: dict[tuple[str, int, str | None], Hidden]) -> dict[str, Any]:
+    """Return what one bucket of target passes captured, as a row."""
+    key = bucket.key
+    usual = bucket.usual
+    layers = layers_cell(usual) if usual is not None else "varies" if bucket.sets else ""
+    return {
+        "file": key.file,
+        "segment": key.segment,
+        "source": source_name(key.group),
+        "site": key.site,
+        "during": key.during,
+        "role": key.role,
+        "phase": key.phase,
+        "passes": bucket.passes,
+        "incomplete": bucket.incomplete,
+        "captures": bucket.captures,
+        "per_pass": per_pass(bucket),
+        "layers": layers,
+        "joined": "; ".join(joined_words(bucket, sizes)),
+        "copies": copies_words(bucket),
+    }
+
+
+def layers_cell(layers: Iterable[int | None]) -> str:
+    """Return ``embedding, 3, 31, 59``."""
+    return ", ".join(EMBEDDING if layer == 0 else "?" if layer is None else str(layer) for layer in layers)
+
+
+def per_pass(bucket: Bucket) -> int | str | None:
+    """Return the captures of one pass: a number where all complete passes agree, else ``3 in 249, 2 in 1``."""
+    numbers: dict[int, int] = {}
+    for layers, captured in bucket.sets.items():
+        numbers[len(layers)] = numbers.get(len(layers), 0) + captured.count
+    if not numbers:
+        return None
+    if len(numbers) == 1:
+        return next(iter(numbers))
+    return ", ".join(f"{number} in {passes:,}" for number, passes in sorted(numbers.items(), key=lambda each: -each[1]))
+
+
+def joined_words(bucket: Bucket, sizes: dict[tuple[str, int, str | None], Hidden]) -> list[str]:
+    """Return the joined widths of a bucket as k x hidden, the most common first."""
+    key = bucket.key
+    size = sizes.get((key.file, key.segment, key.site))
+    ordered = sorted(bucket.joins.items(), key=lambda each: -each[1][0])
+    words = [states(width, size.size if size else None) for (_, width), _ in ordered if width is not None]
+    return list(dict.fromkeys(words))
+
+
+def copies_words(bucket: Bucket, events: Iterable[str] = CAPTURE_EVENTS) -> str:
+    """Return ``8``, or ``7 to 8`` where some writer's print is missing."""
+    wanted = frozenset(events)
+    copies = [number for cell in bucket.cells.values() if cell.event in wanted for number in cell.copies]
+    return span(min(copies), max(copies)) if copies else ""
+
+
+def _layer_rows(bucket: Bucket, sizes: dict[tuple[str, int, str | None], Hidden]) -> list[dict[str, Any]]:
+    key = bucket.key
+    size = sizes.get((key.file, key.segment, key.site))
+    rows = []
+    for cell in sorted(bucket.cells.values(), key=lambda cell: -1 if cell.layer is None else cell.layer):
+        if cell.event not in CAPTURE_EVENTS:
+            continue
+        heights = [shape[0] for shape in cell.shapes if len(shape) > 1]
+        widths = dict.fromkeys(states(shape[-1], size.size if size else None) for shape in cell.shapes)
+        rows.append(
+            {
+                "file": key.file,
+                "segment": key.segment,
+                "source": source_name(key.group),
+                "site": cell.site,
+                "layer": layer_name(cell.event, cell.layer),
+                "event": cell.event,
+                "phase": key.phase,
+                "captures": cell.count,
+                "damaged": cell.damaged,
+                "copies": span(min(cell.copies), max(cell.copies)),
+                "rows": span(min(heights), max(heights)) if heights else "",
+                "width": "; ".join(widths),
+                "first": str(cell.first),
+            }
+        )
+    return rows
+
+
+def _deviations(buckets: Sequence[Bucket]) -> tuple[list[dict[str, Any]], str | None]:
+    """Return a row for each pass whose captures differ from the usual set of its bucket, and how many are not shown."""
+    rows: list[dict[str, Any]] = []
+    total = 0
+    for bucket in buckets:
+        usual = bucket.usual
+        if usual is None or bucket.key.during == "graph_capture":
+            continue
+        for layers, captured in bucket.sets.items():
+            # A damaged record has lost its layer number, not its capture.
+            if layers == usual or (None in layers and len(layers) == len(usual)):
+                continue
+            total += captured.count
+            missing = [layer for layer in usual if layer not in layers]
+            extra = [layer for layer in layers if layer not in usual]
+            rows.extend(
+                {
+                    "file": bucket.key.file,
+                    "segment": bucket.key.segment,
+                    "source": source_name(bucket.key.group),
+                    "site": bucket.key.site,
+                    "where": str(place),
+                    "phase": bucket.key.phase,
+                    "captured": layers_cell(layers) or "nothing",
+                    "missing": layers_cell(missing),
+                    "extra": layers_cell(extra),
+                }
+                for place in captured.places
+            )
+    shown = rows[:MAX_ROWS]
+    return shown, f"{total - len(shown):,} more are not listed." if total > len(shown) else None
+
+
+def _requested(tally: Tally, buckets: Sequence[Bucket]) -> list[dict[str, Any]]:
+    rows = []
+    for file, segment, payload, place in tally.plans:
+        requested = payload.fields.get("layers_to_capture", payload.fields.get("requested"))
+        if not isinstance(requested, list):
+            continue
+        captured = {
+            layer
+            for bucket in buckets
+            if bucket.key[:2] == (file, segment)
+            for layers in bucket.sets
+            for layer in layers
+            if layer is not None
+        }
+        missing = [layer for layer in requested if layer not in captured]
+        extra = sorted(captured.difference(requested))
+        same = "the same" if not missing and not extra else ""
+        parts = [
+            f"without {layer_list(missing)}" * bool(missing),
+            f"and {layer_list(extra)} besides" * bool(extra),
+            same,
+        ]
+        rows.append(
+            {
+                "where": str(place),
+                "segment": segment,
+                "requested": layers_cell(requested),
+                "captured": f"{layers_cell(sorted(captured)) or 'nothing'} ({', '.join(filter(None, parts))})",
+            }
+        )
+    return rows
+
+
+def _notes(
+    tally: Tally,
+    targets: Sequence[Bucket],
+    hidden_by_graphs: Sequence[tuple[Segment, str]],
+    deviations: Sequence[dict[str, Any]],
+) -> list[str]:
+    many = len(tally.segments) > 1
+    notes = [f"run {segment.number}: {said}" if many else said for segment, said in hidden_by_graphs]
+    serving = [bucket for bucket in targets if bucket.key.during == "serving"]
+    copies = {number for bucket in serving for number in [bucket.copies] if number is not None and number > 1}
+    if copies:
+        notes.append(
+            f"every record is printed by {and_list([str(number) for number in sorted(copies)])} writers; its copies "
+            "are one hidden capture, so all numbers here are per forward pass"
+        )
+    for bucket in targets:
+        for (event, said, seen), differs in bucket.num_aux_differs.items():
+            captured = count(seen, "hidden capture is", "hidden captures are")
+            notes.append(
+                f"{event} counts {count(said, 'state')} where {captured} printed, in {count(differs.count, 'pass')} "
+                f"(first {differs.places[0]})"
+            )
+    if deviations:
+        first = deviations[0]
+        words = [f"lacks {first['missing']}" * bool(first["missing"]), f"adds {first['extra']}" * bool(first["extra"])]
+        notes.append(f"not every pass captures the same: {first['where']} {' and '.join(filter(None, words))}")
+    incomplete = sum(bucket.incomplete for bucket in serving)
+    if incomplete:
+        notes.append(f"{count(incomplete, 'pass')} at a cut edge or with damage: counted, not compared with the others")
+    return notes
+
+
+def _headline(
+    serving: Sequence[Bucket],
+    apart: Sequence[Bucket],
+    sizes: dict[tuple[str, int, str | None], Hidden],
+    hidden_by_graphs: Sequence[tuple[Segment, str]],
+    tally: Tally,
+) -> str:
+    seen = [bucket for bucket in serving if bucket.captures]
+    if not seen:
+        if apart:
+            during = and_list(sorted({bucket.key.during.replace("_", " ") for bucket in apart}))
+            return f"no hidden capture while serving; {sum(bucket.captures for bucket in apart):,} during {during}."
+        return "no hidden capture is printed in this log."
+    groups: dict[tuple[Any, ...], list[Bucket]] = {}
+    for bucket in seen:
+        key = (bucket.key.file, bucket.key.segment, bucket.key.site)
+        groups.setdefault((*key, bucket.usual, tuple(joined_words(bucket, sizes))), []).append(bucket)
+    parts = []
+    for (_, segment, site, usual, joined), buckets in groups.items():
+        phases = and_list(list(dict.fromkeys(bucket.key.phase for bucket in buckets)))
+        name = f"run {segment}: " * (len(tally.segments) > 1) + f"{site}: " * (len({key[2] for key in groups}) > 1)
+        what = f"{len(usual)} per target pass ({layer_list(usual)})" if usual is not None else "varying"
+        parts.append(f"{name}{what} in {phases}" + f", joined {joined[0]}" * bool(joined))
+    hidden = "; verify is hidden by CUDA graphs" if hidden_by_graphs else ""
+    return f"hidden captures: {'; '.join(parts)}{hidden}."
+
+
+def _facts(
+    serving: Sequence[Bucket],
+    sizes: dict[tuple[str, int, str | None], Hidden],
+    hidden_by_graphs: Sequence[tuple[Segment, str]],
+) -> dict[str, Any]:
+    return {
+        "hidden_captures": sum(bucket.captures for bucket in serving),
+        "target_passes": sum(bucket.passes for bucket in serving),
+        "layers": captured_layers(serving),
+        "hidden": [
+            {"file": file, "segment": segment, "site": site, "size": size.size, "evidence": size.evidence}
+            for (file, segment, site), size in sizes.items()
+        ],
+        "hidden_by_graph": [segment.number for segment, _ in hidden_by_graphs],
+        "evidence": most_evidence(serving),
+    }
+
+
+def captured_layers(buckets: Iterable[Bucket]) -> list[int]:
+    """Return every captured layer, rising; 0 is the embedding."""
+    return sorted({layer for bucket in buckets for layers in bucket.sets for layer in layers if layer is not None})
+
+
+def most_evidence(buckets: Iterable[Bucket]) -> dict[str, str]:
+    """Return by role and phase how the phase is known, the most common evidence first."""
+    seen: dict[str, dict[str, int]] = {}
+    for bucket in buckets:
+        known = seen.setdefault(f"{bucket.key.role} {bucket.key.phase}", {})
+        for evidence, number in bucket.evidence.items():
+            known[evidence] = known.get(evidence, 0) + number
+    return {name: str(most_common(known)) for name, known in seen.items()}

@@ -1,0 +1,694 @@
+"""``summarize``: one screen that says what a log holds and the two or three things a reader must know first.
+
+This module is responsible for choosing what comes first; the numbers are those of the other questions, counted once for
+all of them. Names and columns of its tables are fixed. It must not judge against a contract, and it adds up nothing
+that belongs to different runs, models or sources.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+
+from logscope.model import CAPTURE_EVENTS, ForwardPass, Segment, states
+from logscope.queries.captures import captured_layers, joined_words, per_pass
+from logscope.queries.clock import writer_label
+from logscope.queries.fold import Running
+from logscope.queries.intervals import INTERVAL_EVENTS, read
+from logscope.queries.lineage import Lineage
+from logscope.queries.norms import (
+    first_non_finite,
+    join_notes,
+    lineage_facts,
+    lineage_notes,
+    non_finite_notes,
+    norm_rows,
+    variant_notes,
+    zero_notes,
+)
+from logscope.queries.rates import RateRanges, mixed
+from logscope.queries.setup import Graphs, Hidden, hidden_sizes
+from logscope.queries.shapes import state_name
+from logscope.queries.tables import FILE, SEGMENT, SITE, SOURCE, table, without_empty
+from logscope.queries.tally import Tally
+from logscope.queries.widths import WidthErrors
+from logscope.queries.words import and_list, count, layer_list, most_common, percent, source_name, span, width_words
+from logscope.report import Column, Context, Item, Report
+from logscope.versions import EraWatch
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from logscope.model import ServerEvent
+    from logscope.queries.tally import Bucket, Cell
+
+# What ends a run or makes its numbers doubtful; each is shown with its first place.
+ERRORS = {
+    "matmul_mismatch": "size error in a matrix product",
+    "weight_shape_mismatch": "weight of another shape",
+    "size_mismatch": "size error",
+    "traceback": "traceback",
+    "watchdog_timeout": "watchdog timeout",
+    "collective_timeout": "timeout of a collective",
+    "sigquit": "child process died",
+    "nan_logits_warning": "NaN in the logits",
+    "invalid_tree_warning": "invalid draft tree",
+    "retract": "requests retracted for want of memory",
+}
+DEFAULT_ROUNDS = 40
+MAX_SOURCES = 512
+MAX_NOTES = 6
+_ORDER = {
+    ("target", "extend"): 0,
+    ("draft", "extend"): 1,
+    ("draft", "decode"): 2,
+    ("target", "verify"): 3,
+    ("draft", "draft_extend"): 4,
+    ("target", "decode"): 5,
+}
+
+_SEGMENTS = [
+    FILE,
+    SEGMENT,
+    Column("lines", "starts at line", align="right"),
+    Column("model"),
+    Column("tp_size", "tp", align="right"),
+    Column("num_steps", "draft steps", align="right", always=True),
+    Column("topk", align="right", always=True),
+    Column("num_draft_tokens", "draft tokens", align="right", always=True),
+    Column("spec", always=True),
+    Column("graphs", "CUDA graphs", always=True),
+    Column("writers", always=True),
+    Column("version", "SGLang"),
+    Column("ready", "ready at line", align="right"),
+]
+_PHASES = [
+    FILE,
+    SEGMENT,
+    SOURCE,
+    SITE,
+    Column("role", always=True),
+    Column("phase", always=True),
+    Column("passes", align="right", always=True),
+    Column("rows_min", "rows min", align="right", always=True),
+    Column("rows_max", "max", align="right", always=True),
+    Column("hidden_captures", "hidden captures", align="right", always=True),
+    Column("per_pass", "per pass", align="right", always=True),
+    Column("copies", align="right"),
+    Column("known_by", "phase known by"),
+]
+_STATISTICS = [
+    Column("rms_min", "rms min", align="right"),
+    Column("rms_median", "median", align="right"),
+    Column("rms_max", "max", align="right"),
+    Column("non_finite", "nan or inf", align="right"),
+    Column("zero", align="right"),
+]
+_CAPTURES = [
+    FILE,
+    SEGMENT,
+    SOURCE,
+    Column("site"),
+    Column("event"),
+    Column("layer", "before layer", align="right", always=True),
+    Column("role"),
+    Column("phase", always=True),
+    Column("count", align="right", always=True),
+    Column("copies", align="right"),
+    Column("shapes", always=True),
+    *_STATISTICS,
+]
+_STATES = [
+    FILE,
+    SEGMENT,
+    SOURCE,
+    Column("site"),
+    Column("state", always=True),
+    Column("role"),
+    Column("phase", always=True),
+    Column("count", align="right", always=True),
+    Column("copies", align="right"),
+    Column("shapes", always=True),
+    *_STATISTICS,
+]
+_ACCEPT = [
+    FILE,
+    SEGMENT,
+    Column("origin", always=True),
+    Column("lines", align="right", always=True),
+    Column("accept_len_mean", "accept len mean", align="right", always=True),
+    Column("min", align="right", always=True),
+    Column("max", align="right", always=True),
+    Column("rate_definition", "accept rate", always=True),
+    Column("throughput_median", "throughput median", align="right", unit="token/s"),
+    Column("throughput_max", "max", align="right", unit="token/s"),
+]
+_APART = [
+    FILE,
+    SEGMENT,
+    SOURCE,
+    Column("during"),
+    Column("role"),
+    Column("phases"),
+    Column("hidden_captures", "captures"),
+]
+
+
+class Note(NamedTuple):
+    """One thing to know: the sentence, and its short form where it belongs into the headline."""
+
+    text: str
+    headline: str | None = None
+
+
+class _Source:
+    """What one process of one run says about acceptance and throughput."""
+
+    __slots__ = ("largest", "lines", "ranges", "repeated", "smallest", "throughput", "weight", "weighted")
+
+    def __init__(self) -> None:
+        self.lines = self.repeated = 0
+        self.weight = self.weighted = 0.0
+        self.smallest, self.largest = math.inf, -math.inf
+        self.ranges = RateRanges()
+        self.throughput = Running()
+
+
+class Summarize:
+    """The fold behind ``logscope summarize``."""
+
+    kind: ClassVar[str] = "summarize"
+
+    def __init__(self) -> None:
+        self._tally = Tally()
+        self._graphs = Graphs()
+        self._lineage = Lineage()
+        self._errors = WidthErrors()
+        self._eras: dict[tuple[str, int], EraWatch] = {}
+        self._sources: dict[tuple[Any, ...], _Source] = {}
+        self._sources_left_out = 0
+        self._labels: dict[tuple[Any, ...], str] = {}
+        self._seen: dict[str, int] = {}
+        # (file, segment, event) -> [count, first place, in words]
+        self._trouble: dict[tuple[str, int, str], list[Any]] = {}
+
+    def see(self, item: Item) -> None:
+        """Take one item."""
+        if isinstance(item, ForwardPass):
+            self._tally.see(item)
+            segment = self._tally.segments.get((item.file, item.segment))
+            self._lineage.see(item, None if segment is None else segment.topk)
+            self._errors.see(item)
+        elif isinstance(item, Segment):
+            self._tally.see(item)
+            self._eras[item.file, item.number] = EraWatch()
+        else:
+            self._server(item)
+
+    def _server(self, item: ServerEvent) -> None:
+        payload = item.occurrence[3]
+        event = payload.event
+        self._seen[event] = self._seen.get(event, 0) + 1
+        if payload.site is not None:
+            self._tally.see(item)
+        elif event in INTERVAL_EVENTS:
+            if event == "decode_stats":
+                self._graphs.see(item)
+            self._interval(item)
+        elif event in ERRORS:
+            self._errors.see(item)
+            self._note_trouble(item)
+        elif event in ("load_weight_end", "kv_cache", "graph_capture_begin"):
+            era = self._eras.get((item.file, item.segment))
+            if era is not None:
+                era.server(payload)
+
+    def _note_trouble(self, item: ServerEvent) -> None:
+        payload = item.payload
+        key = (item.file, item.segment, payload.event)
+        seen = self._trouble.get(key)
+        if seen is None:
+            said = payload.fields.get("exception")
+            message = payload.fields.get("message")
+            words = f"{said}: {message}" if said and message else said or ""
+            self._trouble[key] = [1, item.place, str(words)]
+        else:
+            seen[0] += 1
+
+    def _interval(self, item: ServerEvent) -> None:
+        payload = item.occurrence[3]
+        interval = read(payload) if payload.usable else None
+        if interval is None:
+            return
+        prefix = item.occurrence[2]
+        writer = prefix.writer
+        label = self._labels.get(writer)
+        if label is None:
+            label = self._labels[writer] = writer_label(prefix)
+        key = (item.file, item.segment, label)
+        source = self._sources.get(key)
+        if source is None:
+            if len(self._sources) >= MAX_SOURCES:
+                self._sources_left_out += 1
+                return
+            source = self._sources[key] = _Source()
+        if interval.throughput is not None and interval.throughput >= 0:
+            source.throughput.add(interval.throughput)
+        source.repeated += payload.fields.get("repeated", 0)
+        length = interval.length
+        if length is None:
+            return
+        segment = self._tally.segments.get(key[:2])
+        rounds = (segment.decode_log_interval if segment is not None else None) or DEFAULT_ROUNDS
+        weight = interval.verifies if interval.verifies is not None else (interval.running or 1) * rounds
+        source.lines += 1
+        source.weight += weight
+        source.weighted += weight * length
+        source.smallest, source.largest = min(source.smallest, length), max(source.largest, length)
+        if interval.rate is not None:
+            source.ranges.add(item.line, length, interval.rate, weight)
+
+    # -- the answer ---------------------------------------------------------------------------------------------------
+
+    def report(self, context: Context) -> Report:
+        """Answer."""
+        tally = self._tally
+        sizes = hidden_sizes(tally)
+        serving = _ordered(bucket for bucket in tally.buckets.values() if bucket.key.during == "serving")
+        apart = _ordered(bucket for bucket in tally.buckets.values() if bucket.key.during != "serving")
+        report = Report("summarize", "", accounting=context.accounting)
+        segments = self._segment_rows()
+        report.tables["segments"] = table(
+            without_empty(_SEGMENTS, segments), segments, title="runs", optional=("file",)
+        )
+        report.tables["phases"] = table(_PHASES, _phase_rows(serving), title="forward passes while serving")
+        captures = [row for bucket in serving for row in _state_rows(bucket, sizes, captures=True)]
+        optional = ("file", "segment", "source", "site", "event", "role", "copies")
+        report.tables["captures"] = table(
+            _quiet(_CAPTURES, captures), captures, title="hidden captures while serving", optional=optional
+        )
+        others = [row for bucket in serving for row in _state_rows(bucket, sizes, captures=False)]
+        if others:
+            report.tables["states"] = table(
+                _quiet(_STATES, others), others, title="other states while serving", optional=optional
+            )
+        rows = self._accept_rows()
+        report.tables["accept"] = table(
+            without_empty(_ACCEPT, rows) or _ACCEPT, rows, title="acceptance and throughput"
+        )
+        if apart:
+            report.tables["not_serving"] = table(
+                _APART,
+                _apart_rows(apart),
+                title="passes not counted as serving (warm-up; dummy input of graph capture)",
+            )
+        notes = self._notes(context, serving, apart, sizes)
+        report.notes = [note.text for note in notes[:MAX_NOTES]]
+        report.headline = self._headline(serving, apart, sizes, rows, notes)
+        report.facts = self._facts(context, serving, sizes, notes)
+        return report
+
+    def _segment_rows(self) -> list[dict[str, Any]]:
+        rows = []
+        for (file, number), segment in self._tally.segments.items():
+            args = segment.server_args
+            era = self._eras.get((file, number))
+            if era is not None:
+                era.segment(segment)
+            known = era.known() if era is not None else None
+            spec = " ".join(
+                str(part) for part in (args.get("speculative_algorithm"), segment.spec_version) if part is not None
+            )
+            rows.append(
+                {
+                    "file": file,
+                    "segment": number,
+                    "lines": segment.line,
+                    "model": args.get("model_path"),
+                    "tp_size": segment.tp_size,
+                    "dp_size": segment.dp_size,
+                    "num_steps": segment.num_steps,
+                    "topk": segment.topk,
+                    "num_draft_tokens": segment.num_draft_tokens,
+                    "spec": spec or None,
+                    "spec_evidence": segment.spec_evidence,
+                    "graphs": self._graphs.words(segment),
+                    "writers": segment.writers,
+                    "writers_evidence": segment.writers_evidence,
+                    "version": known.era if known is not None else None,
+                    "version_evidence": known.how if known is not None else None,
+                    "ready": segment.ready_line,
+                    "server_args_line": segment.server_args_line,
+                }
+            )
+        return rows
+
+    def _accept_rows(self) -> list[dict[str, Any]]:
+        rows = []
+        for (file, number, label), source in self._sources.items():
+            speed = source.throughput
+            if not source.lines and not speed.count:
+                continue
+            segment = self._tally.segments.get((file, number))
+            steps, tokens = (segment.num_steps, segment.num_draft_tokens) if segment is not None else (None, None)
+            verdicts = [each.decide(steps, tokens) for each in source.ranges.ranges]
+            names = dict.fromkeys(f"{verdict.definition}: {verdict.rule}" for verdict in verdicts)
+            definition = "mixed" if mixed(verdicts) else verdicts[0].definition if verdicts else None
+            rows.append(
+                {
+                    "file": file,
+                    "segment": number,
+                    "origin": label,
+                    "lines": source.lines,
+                    "accept_len_mean": source.weighted / source.weight if source.weight else None,
+                    "min": source.smallest if source.lines else None,
+                    "max": source.largest if source.lines else None,
+                    "rate_definition": definition,
+                    "rate_rule": "; ".join(list(names)[:4]),
+                    "throughput_median": speed.median,
+                    "throughput_max": speed.largest,
+                    "repeated": source.repeated,
+                }
+            )
+        return rows
+
+    # -- what to know first -------------------------------------------------------------------------------------------
+
+    def _notes(
+        self,
+        context: Context,
+        serving: Sequence[Bucket],
+        apart: Sequence[Bucket],
+        sizes: dict[tuple[str, int, str | None], Hidden],
+    ) -> list[Note]:
+        """Return what must be known first, the most important first."""
+        tally, many = self._tally, len(self._tally.segments) > 1
+        buckets = serving or apart
+        notes = [Note(said, _until(said, ": ")) for said in self._errors.words(tally, sizes)]
+        notes += self._trouble_notes(explained=bool(notes))
+        worst = first_non_finite(buckets)
+        if worst is not None:
+            name = state_name(worst[1], worst[0].key.role)
+            headline = f"{name} is nan or inf since {worst[1].first_non_finite}"
+            notes += [Note(said, headline) for said in non_finite_notes(buckets)]
+        notes += [Note(said, _until(said, " (")) for said in zero_notes(buckets)]
+        for segment in tally.segments.values():
+            hidden = self._graphs.hidden(segment, tally)
+            if hidden is not None:
+                notes.append(Note(f"run {segment.number}: {hidden}" if many else hidden, _until(hidden, ": ")))
+        notes += [Note(said, _until(said, ", since")) for said in lineage_notes(self._lineage) if "spec v1" not in said]
+        notes += [Note(said, _until(said, " (")) for said in join_notes(self._lineage)]
+        notes += [Note(said) for said in _joined_notes(serving, sizes)]
+        notes += [Note(said) for said in _varying_notes(serving)]
+        notes += [Note(said, _until(said, " (")) for said in variant_notes(serving)]
+        notes += [Note(said) for said in _copies_notes(tally, serving)]
+        notes += [Note(said) for said in self._reading_notes(context)]
+        return notes
+
+    def _trouble_notes(self, *, explained: bool) -> list[Note]:
+        notes = []
+        for (_, _, event), (number, place, words) in sorted(self._trouble.items(), key=lambda each: each[1][1]):
+            # A size error that was explained in words needs no second line, nor does the traceback that carries it.
+            if explained and event in ("matmul_mismatch", "traceback"):
+                continue
+            what = f"{ERRORS[event]}{f' {words}' if words else ''}"
+            times = f", {number:,} times" if number > 1 else ""
+            headline = f"{ERRORS[event]} at {place}" if event != "retract" else None
+            notes.append(Note(f"{what}{times} (first {place}); see logscope errors", headline))
+        return notes
+
+    def _reading_notes(self, context: Context) -> list[str]:
+        """Return what limits the numbers: buffered prints, damage, repeated lines, the reader's own warnings."""
+        notes = []
+        buffered = [segment for segment in self._tally.segments.values() if segment.buffered]
+        if buffered:
+            notes.append(
+                "prints are block-buffered (server lines are glued to the end of records): they stand later in the "
+                "file than they happened, and the last ones may be missing"
+            )
+        found = context.accounting
+        damaged, unparsed = found.cut + found.rejoined, found.unparsed
+        if damaged:
+            notes.append(
+                f"{count(damaged, 'record is', 'records are')} damaged ({found.cut:,} cut, {found.rejoined:,} "
+                "rejoined): their unfinished values enter no number here"
+            )
+        if unparsed:
+            notes.append(f"{count(unparsed, 'record')} could not be read; logscope events lists them with the reason")
+        repeated = sum(source.repeated for source in self._sources.values())
+        if repeated:
+            notes.append(
+                f"Ray hid {count(repeated, 'repeated line')}: counts and sums of server lines are lower bounds"
+            )
+        if self._sources_left_out:
+            notes.append(f"{count(self._sources_left_out, 'line')} of further processes are not in the table")
+        return [*notes, *context.warnings]
+
+    def _headline(
+        self,
+        serving: Sequence[Bucket],
+        apart: Sequence[Bucket],
+        sizes: dict[tuple[str, int, str | None], Hidden],
+        accept: Sequence[dict[str, Any]],
+        notes: Sequence[Note],
+    ) -> str:
+        parts = []
+        runs = len(self._tally.segments)
+        if runs > 1:
+            parts.append(f"{runs} server runs")
+        targets = [bucket for bucket in serving if bucket.key.role == "target"]
+        others = [bucket for bucket in apart if bucket.key.role == "target" and bucket.key.during == "warmup"]
+        if targets:
+            parts.append(_captured_words(targets, sizes))
+        elif others:
+            parts.append(f"no target pass while serving; in warm-up {_captured_words(others, sizes)}")
+        else:
+            parts.append("no target pass while serving" if serving or apart else "no forward pass is printed")
+        lengths = [row for row in accept if row["accept_len_mean"] is not None]
+        if len(lengths) == 1:
+            parts.append(f"accept len {lengths[0]['accept_len_mean']:.2f}")
+        elif lengths:
+            means = [row["accept_len_mean"] for row in lengths]
+            parts.append(f"accept len {min(means):.2f} to {max(means):.2f} in {len(lengths)} processes")
+        facts = lineage_facts(self._lineage)
+        if targets and facts["draft_inputs"]:
+            parts.append(f"draft input traced in {percent(facts['draft_inputs_traced'], facts['draft_inputs'])}")
+        trouble = next((note.headline for note in notes if note.headline), None)
+        return "; ".join([trouble, *parts] if trouble else parts) + "."
+
+    def _facts(
+        self,
+        context: Context,
+        serving: Sequence[Bucket],
+        sizes: dict[tuple[str, int, str | None], Hidden],
+        notes: Sequence[Note],
+    ) -> dict[str, Any]:
+        segments = list(self._tally.segments.values())
+        facts: dict[str, Any] = {
+            "segments": len(segments),
+            "tp_size": _agreed(segment.tp_size for segment in segments),
+            "num_draft_tokens": _agreed(segment.num_draft_tokens for segment in segments),
+            "topk": _agreed(segment.topk for segment in segments),
+            "num_steps": _agreed(segment.num_steps for segment in segments),
+            "hidden": _agreed(size.size for size in sizes.values()),
+            "layers": captured_layers(bucket for bucket in serving if bucket.key.role == "target"),
+            "cuda_graph": _agreed(self._graphs.in_use(segment) for segment in segments),
+            "hidden_evidence": sorted({size.evidence for size in sizes.values()}),
+            "joined": sorted({word for bucket in serving for word in joined_words(bucket, sizes)}) if serving else [],
+            "server_lines": dict(sorted(self._seen.items(), key=lambda each: -each[1])),
+            **lineage_facts(self._lineage),
+        }
+        if context.origins:
+            facts["origins"] = context.origins
+        if len(notes) > MAX_NOTES:
+            facts["further_notes"] = [note.text for note in notes[MAX_NOTES:]]
+        return facts
+
+
+def _agreed(values: Iterable[Any]) -> Any:
+    """Return the one value all runs have, the list of them (in order) where they differ, None where none is known."""
+    known = [value for value in dict.fromkeys(values) if value is not None]
+    return known[0] if len(known) == 1 else known or None
+
+
+def _until(text: str, mark: str) -> str:
+    return text.partition(mark)[0]
+
+
+def _ordered(buckets: Iterable[Bucket]) -> list[Bucket]:
+    """Return buckets by run, source and model, then in the order of a speculative round."""
+    return sorted(
+        buckets,
+        key=lambda bucket: (
+            bucket.key.file,
+            bucket.key.segment,
+            source_name(bucket.key.group),
+            _ORDER.get((bucket.key.role, bucket.key.phase), len(_ORDER)),
+            bucket.key.site or "",
+        ),
+    )
+
+
+def _phase_rows(buckets: Iterable[Bucket]) -> list[dict[str, Any]]:
+    rows = []
+    for bucket in buckets:
+        key = bucket.key
+        target = key.role == "target"
+        rows.append(
+            {
+                "file": key.file,
+                "segment": key.segment,
+                "source": source_name(key.group),
+                "site": key.site if target else None,
+                "role": key.role,
+                "phase": key.phase,
+                "passes": bucket.passes,
+                "rows_min": bucket.rows_min,
+                "rows_max": bucket.rows_max,
+                "hidden_captures": bucket.captures if target else None,
+                "per_pass": per_pass(bucket) if target else None,
+                "copies": bucket.copies,
+                "incomplete": bucket.incomplete,
+                "known_by": str(most_common(bucket.evidence)) if bucket.evidence else None,
+                "reasons": list(bucket.reasons)[:3],
+            }
+        )
+    return rows
+
+
+def _state_rows(
+    bucket: Bucket, sizes: dict[tuple[str, int, str | None], Hidden], *, captures: bool
+) -> list[dict[str, Any]]:
+    """Return one row for each captured layer, or for each other state, of a bucket."""
+    key = bucket.key
+    size = sizes.get((key.file, key.segment, key.site))
+    norms = {(row["event"], row["layer"]): row for row in norm_rows(bucket)}
+    rows = []
+    for cell in bucket.cells.values():
+        if (cell.event in CAPTURE_EVENTS) is not captures or (not captures and not cell.rms.count):
+            continue
+        known = norms.get((cell.event, cell.layer), {})
+        rows.append(
+            {
+                "file": key.file,
+                "segment": key.segment,
+                "source": source_name(key.group),
+                "site": cell.site,
+                "event": cell.event,
+                "layer": cell.layer,
+                "state": state_name(cell, key.role),
+                "role": key.role,
+                "phase": key.phase,
+                "count": cell.count,
+                "damaged": cell.damaged,
+                "copies": most_common(cell.copies),
+                "shapes": _shape_words(cell, size.size if size else None),
+                "first": str(cell.first),
+                **{column.name: known.get(column.name) for column in _STATISTICS},
+            }
+        )
+    return rows
+
+
+def _shape_words(cell: Cell, hidden: int | None) -> str:
+    """Return the shapes of a record kind: ``4 to 16 rows x 7168 hidden``."""
+    by_width: dict[int, list[int]] = {}
+    for shape in cell.shapes:
+        by_width.setdefault(shape[-1], []).append(shape[0] if len(shape) > 1 else 0)
+    words = []
+    for width, rows in by_width.items():
+        height = span(min(rows), max(rows))
+        words.append(f"{height} row{'s' * (height != '1')} x {width_words(width, hidden)}")
+    return "; ".join(words)
+
+
+def _quiet(columns: list[Column], rows: Sequence[dict[str, Any]]) -> list[Column]:
+    """Return the columns without those of a fault that no row has."""
+    empty = {name for name in ("non_finite", "zero") if not any(row.get(name) for row in rows)}
+    return [column for column in columns if column.name not in empty]
+
+
+def _apart_rows(buckets: Sequence[Bucket]) -> list[dict[str, Any]]:
+    rows: dict[tuple[Any, ...], dict[str, Any]] = {}
+    for bucket in buckets:
+        key = bucket.key
+        row = rows.setdefault(
+            (*key[:3], key.during, key.role),
+            {
+                "file": key.file,
+                "segment": key.segment,
+                "source": source_name(key.group),
+                "during": key.during.replace("_", " "),
+                "role": key.role,
+                "phases": "",
+                "passes": 0,
+                "hidden_captures": 0,
+            },
+        )
+        row["passes"] += bucket.passes
+        row["hidden_captures"] += bucket.captures
+        row["phases"] += f"{', ' * bool(row['phases'])}{key.phase} {bucket.passes:,}"
+    return list(rows.values())
+
+
+def _joined_notes(buckets: Sequence[Bucket], sizes: dict[tuple[str, int, str | None], Hidden]) -> list[str]:
+    """Say when the embedding is among the joined states: the state most often joined by mistake."""
+    notes = []
+    for bucket in buckets:
+        layers = bucket.usual
+        if bucket.key.role != "target" or not layers or 0 not in layers or not bucket.joins:
+            continue
+        size = sizes.get((bucket.key.file, bucket.key.segment, bucket.key.site))
+        number, width = most_common({key: each[0] for key, each in bucket.joins.items()})
+        if number is not None and number == len(layers):
+            joined = states(width, size.size if size else None)
+            notes.append(
+                f"{joined} is joined in {bucket.key.phase}: {layer_list(layers)}; whether the draft was trained on the "
+                "embedding is for its config to say (logscope check --contract)"
+            )
+    return notes[:1]
+
+
+def _varying_notes(buckets: Sequence[Bucket]) -> list[str]:
+    """Say when passes of one kind do not all capture the same layers."""
+    notes = []
+    for bucket in buckets:
+        if bucket.key.role != "target" or len(bucket.sets) < 2:
+            continue
+        usual = bucket.usual
+        odd = [captured for layers, captured in bucket.sets.items() if layers != usual]
+        number = sum(captured.count for captured in odd)
+        if usual is None:
+            notes.append(f"{bucket.key.phase} passes capture different layers; see logscope captures")
+        else:
+            what = f"{count(number, f'{bucket.key.phase} pass', f'{bucket.key.phase} passes')}"
+            notes.append(
+                f"{what} of {bucket.passes:,} captured something else than {layer_list(usual)} "
+                f"(first {odd[0].places[0]})"
+            )
+    return notes
+
+
+def _copies_notes(tally: Tally, buckets: Sequence[Bucket]) -> list[str]:
+    copies = sorted({number for bucket in buckets for number in [bucket.copies] if number is not None and number > 1})
+    if not copies:
+        return []
+    evidence = {segment.writers_evidence for segment in tally.segments.values() if segment.writers_evidence}
+    how = f" ({and_list(sorted(evidence))})" if evidence else ""
+    return [
+        f"{and_list([str(number) for number in copies])} writers print the same records{how}; copies are counted once"
+    ]
+
+
+def _captured_words(targets: Sequence[Bucket], sizes: dict[tuple[str, int, str | None], Hidden]) -> str:
+    """Return what is captured in one clause for the headline."""
+    sets = {bucket.usual for bucket in targets if bucket.captures}
+    phases = and_list(list(dict.fromkeys(bucket.key.phase for bucket in targets)))
+    joined = list(dict.fromkeys(word for bucket in targets for word in joined_words(bucket, sizes)))
+    width = f", joined {joined[0]}" if len(joined) == 1 else ""
+    if not sets:
+        return f"no hidden capture in {phases}"
+    usual = next(iter(sets))
+    if len(sets) > 1 or usual is None:
+        return f"hidden captures of {layer_list(captured_layers(targets))} in {phases}, not the same in every pass"
+    return f"{count(len(usual), 'hidden capture')} per target pass ({layer_list(usual)}) in {phases}{width}"

@@ -1,0 +1,43 @@
+"""Helpers to set rows as tables.
+
+This module is responsible for leaving out columns that would say the same in every row. It must not know what a table
+is about; the rows keep every value, so that JSON always has them.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from logscope.report import Column, Table
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+FILE = Column("file")
+SEGMENT = Column("segment", "run", align="right")
+SOURCE = Column("source")
+SITE = Column("site")
+# Columns that tell one server, process or model from another: shown only where there is more than one.
+TELLING = (FILE, SEGMENT, SOURCE, SITE)
+
+
+def table(
+    columns: Sequence[Column],
+    rows: list[dict[str, Any]],
+    *,
+    title: str | None = None,
+    caption: str | None = None,
+    optional: Sequence[str] = ("file", "segment", "source", "site"),
+) -> Table:
+    """Return a table of these rows; an ``optional`` column is shown only where its values differ between rows."""
+    shown = [
+        column
+        for column in columns
+        if column.name not in optional or len({str(row.get(column.name)) for row in rows}) > 1
+    ]
+    return Table(shown, rows, title=title, caption=caption)
+
+
+def without_empty(columns: Sequence[Column], rows: Sequence[dict[str, Any]]) -> list[Column]:
+    """Return the columns that have a value in at least one row."""
+    return [column for column in columns if any(row.get(column.name) not in (None, "", 0) for row in rows)]
