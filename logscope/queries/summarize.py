@@ -7,14 +7,14 @@ that belongs to different runs, models or sources.
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from logscope.model import CAPTURE_EVENTS, ForwardPass, Segment, states
+from logscope.queries.accept import Accept
 from logscope.queries.captures import captured_layers, joined_words, per_pass
 from logscope.queries.clock import writer_label
 from logscope.queries.fold import Running
-from logscope.queries.intervals import INTERVAL_EVENTS, read
+from logscope.queries.intervals import number as finite
 from logscope.queries.lineage import Lineage
 from logscope.queries.norms import (
     first_non_finite,
@@ -26,7 +26,6 @@ from logscope.queries.norms import (
     variant_notes,
     zero_notes,
 )
-from logscope.queries.rates import RateRanges, mixed
 from logscope.queries.setup import Graphs, Hidden, hidden_sizes
 from logscope.queries.shapes import state_name
 from logscope.queries.tables import FILE, SEGMENT, SITE, SOURCE, table, without_empty
@@ -55,8 +54,6 @@ ERRORS = {
     "invalid_tree_warning": "invalid draft tree",
     "retract": "requests retracted for want of memory",
 }
-DEFAULT_ROUNDS = 40
-MAX_SOURCES = 512
 MAX_NOTES = 6
 _ORDER = {
     ("target", "extend"): 0,
@@ -161,19 +158,6 @@ class Note(NamedTuple):
     headline: str | None = None
 
 
-class _Source:
-    """What one process of one run says about acceptance and throughput."""
-
-    __slots__ = ("largest", "lines", "ranges", "repeated", "smallest", "throughput", "weight", "weighted")
-
-    def __init__(self) -> None:
-        self.lines = self.repeated = 0
-        self.weight = self.weighted = 0.0
-        self.smallest, self.largest = math.inf, -math.inf
-        self.ranges = RateRanges()
-        self.throughput = Running()
-
-
 class Summarize:
     """The fold behind ``logscope summarize``."""
 
@@ -185,9 +169,10 @@ class Summarize:
         self._lineage = Lineage()
         self._errors = WidthErrors()
         self._eras: dict[tuple[str, int], EraWatch] = {}
-        self._sources: dict[tuple[Any, ...], _Source] = {}
-        self._sources_left_out = 0
+        self._accept = Accept()
+        self._speeds: dict[tuple[str, int, str], Running] = {}
         self._labels: dict[tuple[Any, ...], str] = {}
+        self._repeated = 0
         self._seen: dict[str, int] = {}
         # (file, segment, event) -> [count, first place, in words]
         self._trouble: dict[tuple[str, int, str], list[Any]] = {}
@@ -199,8 +184,10 @@ class Summarize:
             segment = self._tally.segments.get((item.file, item.segment))
             self._lineage.see(item, None if segment is None else segment.topk)
             self._errors.see(item)
+            self._accept.see(item)
         elif isinstance(item, Segment):
             self._tally.see(item)
+            self._accept.see(item)
             self._eras[item.file, item.number] = EraWatch()
         else:
             self._server(item)
@@ -211,10 +198,12 @@ class Summarize:
         self._seen[event] = self._seen.get(event, 0) + 1
         if payload.site is not None:
             self._tally.see(item)
-        elif event in INTERVAL_EVENTS:
-            if event == "decode_stats":
-                self._graphs.see(item)
-            self._interval(item)
+            return
+        self._accept.see(item)
+        if event == "decode_stats":
+            self._graphs.see(item)
+            self._speed(item)
+            self._repeated += payload.fields.get("repeated", 0)
         elif event in ERRORS:
             self._errors.see(item)
             self._note_trouble(item)
@@ -235,38 +224,21 @@ class Summarize:
         else:
             seen[0] += 1
 
-    def _interval(self, item: ServerEvent) -> None:
-        payload = item.occurrence[3]
-        interval = read(payload) if payload.usable else None
-        if interval is None:
+    def _speed(self, item: ServerEvent) -> None:
+        """Keep the throughput of a decode line, by process."""
+        payload, prefix = item.occurrence[3], item.occurrence[2]
+        speed = finite(payload.fields.get("gen_throughput"))
+        if speed is None or speed < 0 or item.during != "serving" or not payload.usable:
             return
-        prefix = item.occurrence[2]
-        writer = prefix.writer
+        writer = (prefix.writer, prefix.extra)
         label = self._labels.get(writer)
         if label is None:
             label = self._labels[writer] = writer_label(prefix)
         key = (item.file, item.segment, label)
-        source = self._sources.get(key)
-        if source is None:
-            if len(self._sources) >= MAX_SOURCES:
-                self._sources_left_out += 1
-                return
-            source = self._sources[key] = _Source()
-        if interval.throughput is not None and interval.throughput >= 0:
-            source.throughput.add(interval.throughput)
-        source.repeated += payload.fields.get("repeated", 0)
-        length = interval.length
-        if length is None:
-            return
-        segment = self._tally.segments.get(key[:2])
-        rounds = (segment.decode_log_interval if segment is not None else None) or DEFAULT_ROUNDS
-        weight = interval.verifies if interval.verifies is not None else (interval.running or 1) * rounds
-        source.lines += 1
-        source.weight += weight
-        source.weighted += weight * length
-        source.smallest, source.largest = min(source.smallest, length), max(source.largest, length)
-        if interval.rate is not None:
-            source.ranges.add(item.line, length, interval.rate, weight)
+        running = self._speeds.get(key)
+        if running is None:
+            running = self._speeds[key] = Running()
+        running.add(speed)
 
     # -- the answer ---------------------------------------------------------------------------------------------------
 
@@ -344,32 +316,16 @@ class Summarize:
         return rows
 
     def _accept_rows(self) -> list[dict[str, Any]]:
-        rows = []
-        for (file, number, label), source in self._sources.items():
-            speed = source.throughput
-            if not source.lines and not speed.count:
-                continue
-            segment = self._tally.segments.get((file, number))
-            steps, tokens = (segment.num_steps, segment.num_draft_tokens) if segment is not None else (None, None)
-            verdicts = [each.decide(steps, tokens) for each in source.ranges.ranges]
-            names = dict.fromkeys(f"{verdict.definition}: {verdict.rule}" for verdict in verdicts)
-            definition = "mixed" if mixed(verdicts) else verdicts[0].definition if verdicts else None
-            rows.append(
-                {
-                    "file": file,
-                    "segment": number,
-                    "origin": label,
-                    "lines": source.lines,
-                    "accept_len_mean": source.weighted / source.weight if source.weight else None,
-                    "min": source.smallest if source.lines else None,
-                    "max": source.largest if source.lines else None,
-                    "rate_definition": definition,
-                    "rate_rule": "; ".join(list(names)[:4]),
-                    "throughput_median": speed.median,
-                    "throughput_max": speed.largest,
-                    "repeated": source.repeated,
-                }
-            )
+        """Return the rows of ``accept``, and one without lengths for a process that prints a throughput alone."""
+        rows = self._accept.summary_rows()
+        known = {(row["file"], row["segment"], row["origin"]) for row in rows}
+        for file, number, origin in self._speeds:
+            if (file, number, origin) not in known:
+                rows.append({"file": file, "segment": number, "origin": origin, "lines": 0, "accept_len_mean": None})
+        for row in rows:
+            speed = self._speeds.get((row["file"], row["segment"], row["origin"]))
+            row["throughput_median"] = speed.median if speed is not None else None
+            row["throughput_max"] = speed.largest if speed is not None else None
         return rows
 
     # -- what to know first -------------------------------------------------------------------------------------------
@@ -435,13 +391,9 @@ class Summarize:
             )
         if unparsed:
             notes.append(f"{count(unparsed, 'record')} could not be read; logscope events lists them with the reason")
-        repeated = sum(source.repeated for source in self._sources.values())
-        if repeated:
-            notes.append(
-                f"Ray hid {count(repeated, 'repeated line')}: counts and sums of server lines are lower bounds"
-            )
-        if self._sources_left_out:
-            notes.append(f"{count(self._sources_left_out, 'line')} of further processes are not in the table")
+        if self._repeated:
+            hidden = count(self._repeated, "repeated line")
+            notes.append(f"Ray hid {hidden}: counts and sums of server lines are lower bounds")
         return [*notes, *context.warnings]
 
     def _headline(
@@ -463,7 +415,7 @@ class Summarize:
         elif others:
             parts.append(f"no target pass while serving; in warm-up {_captured_words(others, sizes)}")
         else:
-            parts.append("no target pass while serving" if serving or apart else "no forward pass is printed")
+            parts.append("no target pass while serving" if serving or apart else self._without_passes())
         lengths = [row for row in accept if row["accept_len_mean"] is not None]
         if len(lengths) == 1:
             parts.append(f"accept len {lengths[0]['accept_len_mean']:.2f}")
@@ -475,6 +427,17 @@ class Summarize:
             parts.append(f"draft input traced in {percent(facts['draft_inputs_traced'], facts['draft_inputs'])}")
         trouble = next((note.headline for note in notes if note.headline), None)
         return "; ".join([trouble, *parts] if trouble else parts) + "."
+
+    def _without_passes(self) -> str:
+        """Say what a log holds that prints no forward pass."""
+        lines = [
+            count(self._seen[event], words)
+            for event, words in (("decode_stats", "decode line"), ("prefill_stats", "prefill line"))
+            if self._seen.get(event)
+        ]
+        speculating = any(row["lines"] for row in self._accept_rows())
+        said = f"; {and_list(lines)}" if lines else ""
+        return f"no forward pass is printed{said}" + ("" if speculating or not lines else ", none with an accept len")
 
     def _facts(
         self,
