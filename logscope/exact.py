@@ -35,7 +35,9 @@ TIME_LIMIT = 0.25
 
 _KEY = regex.compile(r"([^\s=,:()\[\]{}'\"]+)=(?!=)")
 _PAIR_KEY = regex.compile(r"\s*([^:=,]*?[^:=,\s])\s*(?::(?=\s|$|,)|=)[ \t]*")
-_PAIR_NUMBER = regex.compile(r"([-+]?(?:nan|inf)\b|[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)(?:\s?(%|[A-Za-z][\w/]*))?$")
+_PAIR_NUMBER = regex.compile(
+    r"([-+]?(?:nan|inf)\b|[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)(?:\s?(%|[A-Za-z][\w/]*))?$"
+)
 _PAIR_END = regex.compile(r",(?=\s|$)|\.(?=\s|$)")
 _SEPARATOR = regex.compile(r"[:=]")
 _REPEATED = regex.compile(r"\s*\[repeated (\d+)x across cluster\]\s*$")
@@ -282,9 +284,10 @@ def _tagged(dialect: Dialect, text: str, at: int, limit: int) -> Reading | None:
 def slug(label: str) -> tuple[str, int | None]:
     """Return a label as an event name, and the integer inside it: ``layer 3 capture`` is layer_capture, 3."""
     found = _INTEGER_WORD.search(label)
-    number = int(found[0]) if found is not None and len(found[0]) < 10 else None
-    without = label if number is None else label[: found.start()] + " " + label[found.end() :]  # type: ignore[union-attr]
-    return _SLUG.sub("_", without.lower()).strip("_"), number
+    if found is None or len(found[0]) > 9:
+        return _SLUG.sub("_", label.lower()).strip("_"), None
+    without = label[: found.start()] + " " + label[found.end() :]
+    return _SLUG.sub("_", without.lower()).strip("_"), int(found[0])
 
 
 def _build(
@@ -303,10 +306,10 @@ def _build(
     end = pairs.end
     reason, opened = pairs.reason, pairs.open
     missing = [key for key in dialect.usual if key not in values]
-    if reason is None and missing and bare and bare[-1].end == pairs.end and bare[-1].kind == "word":
-        if str(bare[-1].value) not in _DTYPES:
-            reason = f"the text ends inside a key, {bare.pop().text(text)!r}, and {missing[0]} is missing"
-            opened = "tail"
+    last_is_bare = bool(bare) and bare[-1].end == pairs.end and bare[-1].kind == "word"
+    if reason is None and missing and last_is_bare and str(bare[-1].value) not in _DTYPES:
+        reason = f"the text ends inside a key, {bare.pop().text(text)!r}, and {missing[0]} is missing"
+        opened = "tail"
     if reason is None and missing and pairs.last is not None:
         key, value = values.get(dialect.keys.get(pairs.last, pairs.last), (pairs.last, None))
         if value is not None and _unfinished(dialect, key, value, text):
@@ -364,7 +367,7 @@ def _rest(text: str, at: int, limit: int) -> str:
 
 
 def _fits(name: str, value: Value) -> bool:
-    if name in ("shape",):
+    if name == "shape":
         return value.kind in ("shape", "tuple", "list")
     return True
 
@@ -552,7 +555,7 @@ def _judge_pairs(
     last_printed: str,
     missing: list[str],
 ) -> None:
-    """Tell partial from cut: is the last value complete, though usual fields are missing behind it?"""
+    """Tell partial from cut: whether the last value is complete, though usual fields are missing behind it."""
     position, limit = stopped
     fields = payload.fields
     rest = text[position:limit].strip(" ,\t")
@@ -649,9 +652,7 @@ def _call(dialect: Dialect, text: str, at: int, limit: int) -> Reading | None:
     return Reading(payload, position, "tail" if reason is not None else None)
 
 
-def _keywords(
-    text: str, at: int, limit: int, into: dict[str, Any], *, closing: bool
-) -> tuple[int, str | None]:
+def _keywords(text: str, at: int, limit: int, into: dict[str, Any], *, closing: bool) -> tuple[int, str | None]:
     """Read ``key=value, key=value`` up to the closing bracket or the end; return where, and why it broke off."""
     bounded = text if limit == len(text) else text[:limit]
     position = at
@@ -678,7 +679,7 @@ def _keywords(
 
 
 def _pattern(dialect: Dialect, text: str, at: int, limit: int) -> Reading | None:
-    """A line with a fixed form: named groups become fields, under the types the grammar gives."""
+    """Read a line with a fixed form: named groups become fields, under the types the grammar gives."""
     found = matches(dialect.pattern, text, at, limit)
     if found is None:
         return None
@@ -690,7 +691,7 @@ def _pattern(dialect: Dialect, text: str, at: int, limit: int) -> Reading | None
 
 
 def _keyvalue(dialect: Dialect, text: str, at: int, limit: int) -> Reading | None:
-    """A fixed head, then ``key=value`` separated by blanks or commas (the dumper's lines)."""
+    """Read a fixed head, then ``key=value`` separated by blanks or commas (the dumper's lines)."""
     head = matches(dialect.pattern, text, at, limit)
     if head is None:
         return None
@@ -707,7 +708,7 @@ def _keyvalue(dialect: Dialect, text: str, at: int, limit: int) -> Reading | Non
 
 
 def _traceback(dialect: Dialect, text: str, at: int, limit: int) -> Reading | None:
-    """The first line of a traceback; the lines after it are gathered by parse.py, which knows lines."""
+    """Read the first line of a traceback; the lines after it are gathered by parse.py, which knows lines."""
     found = matches(dialect.pattern, text, at, limit)
     if found is None:
         return None

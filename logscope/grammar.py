@@ -289,9 +289,7 @@ class _Builder:
         name = self.table.get("name")
         if not isinstance(name, str) or not name:
             raise self.fail("this grammar has no name", self.where(key="name"), advice='add `name = "my-grammar"`')
-        file = GrammarFile(
-            name, str(self.table.get("title", name)), str(self.table.get("description", "")), self.name
-        )
+        file = GrammarFile(name, str(self.table.get("title", name)), str(self.table.get("description", "")), self.name)
         events = self.table.get("event", [])
         if not isinstance(events, list) or not events:
             raise self.fail("this grammar has no [[event]]", self.where(), advice="a grammar describes events")
@@ -318,9 +316,7 @@ class _Builder:
             if not isinstance(value, known[key]):
                 wanted = known[key]
                 kind = wanted.__name__ if isinstance(wanted, type) else "/".join(one.__name__ for one in wanted)
-                raise self.fail(
-                    f"'{key}' is a {type(value).__name__}, not a {kind}", self.where(header, index, key)
-                )
+                raise self.fail(f"'{key}' is a {type(value).__name__}, not a {kind}", self.where(header, index, key))
 
     def dialect(self, index: int, event: dict[str, Any]) -> Dialect:
         self.typed("event", index, event, _EVENT)
@@ -390,10 +386,11 @@ class _Builder:
             place = self.where("event", index, key)
             shown = place.text or ""
             column = shown.find(source)
-            if column >= 0 and error.pos is not None:
-                place = Where(self.name, place.line, column + error.pos + 1, shown)
+            at = getattr(error, "pos", None)
+            if column >= 0 and at is not None:
+                place = Where(self.name, place.line, column + at + 1, shown)
             raise self.fail(
-                f"'{key}' is not a valid pattern", place, why=error.msg, advice="patterns are those of Python's regex"
+                f"'{key}' is not a valid pattern", place, why=str(error), advice="patterns are those of Python's regex"
             ) from error
 
     def sample(self, index: int, sample: dict[str, Any]) -> Sample:

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from logscope.blocks import Block
-    from logscope.grammar import Grammar
     from logscope.exact import Reading
+    from logscope.grammar import Grammar
 
 # How many physical lines a record may wait for what it lacks.
 TAIL_LINES = 4
@@ -102,14 +102,14 @@ class Parser:
         if block.gap:
             self._close_pending("lines were left out behind it")
         seen, prefixes = self._seen, self._prefixes
-        hot = self.grammar.hot.encode("latin-1") if self.grammar.hot else None
+        hot = (self.grammar.hot or "").encode("latin-1")
         find, count = data.find, data.count
         finder = self.grammar.byte_finder
         length = len(data)
         position = 0
         out = self._out
         # Positions of the next hot anchor are found once per record, not once per line.
-        mark = find(hot) if hot is not None else -1
+        mark = find(hot) if hot else -1
         while position < length:
             if self._pending:
                 end = find(b"\n", position)
@@ -118,7 +118,7 @@ class Parser:
                 position, line = stop + 1, line + 1
                 continue
             if 0 <= mark < position:
-                mark = find(hot, position)  # type: ignore[arg-type] - mark is -1 without a hot anchor
+                mark = find(hot, position)
             if mark < 0:
                 region = length
             elif mark == position:
@@ -234,7 +234,7 @@ class Parser:
             template.width,
             float(tail[1]),
             5e-5,
-            False,  # noqa: FBT003 - by position: this is the hottest constructor
+            False,
             head,
             None,
             template.mode,
@@ -260,8 +260,7 @@ class Parser:
         """Read one physical line exactly. A lone CR separates texts on it; the CR of CRLF belongs to the line end."""
         self._age(line)
         text = raw.decode("latin-1")
-        if text.endswith("\r"):
-            text = text[:-1]
+        text = text.removesuffix("\r")
         if "\r" not in text:
             self._text(text, line, offset, first=not continues, alone=not continues)
         else:
@@ -336,7 +335,7 @@ class Parser:
         return len(text)
 
     def _before(self, before: str, anchor: str) -> tuple[int, Prefix, bool]:
-        """Return where the prefix of a record begins in the text before it, the prefix, and whether it is all there is."""
+        """Return where a record's prefix begins in the text before it, the prefix, and whether it is all there is."""
         if not before:
             return 0, NO_PREFIX, True
         key = anchor + before
@@ -449,9 +448,11 @@ class Parser:
 
     def _offer(self, text: str, prefix: Prefix, line: int) -> None:
         """Offer text that is no record to what waits for it: a tensor that goes on, a traceback, a torn record."""
-        if self._continue_tensor(text, line) or self._continue_traceback(text, prefix, line):
-            self._part_of(line)
-        elif self._rejoin(text, prefix):
+        if (
+            self._continue_tensor(text, line)
+            or self._continue_traceback(text, prefix, line)
+            or self._rejoin(text, prefix)
+        ):
             self._part_of(line)
         self._pending = [entry for entry in self._pending if entry.open is not None]
 
@@ -604,7 +605,9 @@ def _inside_quotes(text: str, at: int, start: int) -> bool:
     return opened is not None and text.find(opened, at) >= 0
 
 
-_TENSOR_LINE = re.compile(r"[\s\d.,eE+\-\[\]()nainftTrueFls]*(?:\.\.\.)?[\s\d.,eE+\-\[\]()nainf]*(?:\w+=.*)?$", re.DOTALL)
+_TENSOR_LINE = re.compile(
+    r"[\s\d.,eE+\-\[\]()nainftTrueFls]*(?:\.\.\.)?[\s\d.,eE+\-\[\]()nainf]*(?:\w+=.*)?$", re.DOTALL
+)
 _DIGITS = re.compile(r"\d\.\d|\d,")
 
 

@@ -89,13 +89,15 @@ def _nothing(found: re.Match[str], into: _Found) -> None:
     del found, into
 
 
+# ruff: noqa: ISC004 - long patterns are written in pieces
 _FORMS: tuple[tuple[re.Pattern[str], Callable[[re.Match[str], _Found], None]], ...] = tuple(
     (re.compile(pattern), take)
     for pattern, take in (
         (r"\[(?:(\d{4}-\d\d-\d\d) )?(\d\d:\d\d:\d\d(?:[.,]\d+)?)((?: [A-Z][A-Z_]*\d+)*)\][ ]?", _sglang),
         # Rust tracing: stamp, level, module, each between colour codes.
         (
-            rf"{_STAMP}{_CODE}*[ \t]+{_CODE}*[ \t]*(?:{_LEVELS}){_CODE}*[ \t]+{_CODE}*[\w.:-]+?{_CODE}*:?{_CODE}*:{_CODE}*[ \t]*",
+            rf"{_STAMP}{_CODE}*[ \t]+{_CODE}*[ \t]*(?:{_LEVELS}){_CODE}*[ \t]+"
+            rf"{_CODE}*[\w.:-]+?{_CODE}*:?{_CODE}*:{_CODE}*[ \t]*",
             _time,
         ),
         (

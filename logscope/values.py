@@ -81,7 +81,7 @@ class Value:
 
 
 def as_text(latin: str) -> str:
-    """Return what one-character-per-byte text means as UTF-8; bytes that are not UTF-8 are shown as ``\\xNN``."""
+    r"""Return what one-character-per-byte text means as UTF-8; bytes that are not UTF-8 are shown as ``\xNN``."""
     if latin.isascii():
         return latin
     return latin.encode("latin-1", "replace").decode("utf-8", "backslashreplace")
@@ -90,7 +90,7 @@ def as_text(latin: str) -> str:
 def resolution(text: str) -> float:
     """Return half of the last printed digit: 5e-5 for ``10.6277`` and for ``1.06277e+01``; 0 for nan and inf."""
     mantissa, _, exponent = text.lower().partition("e")
-    if not mantissa.strip("+-0123456789._") == "" or not any(map(str.isdigit, mantissa)):
+    if mantissa.strip("+-0123456789._") or not any(map(str.isdigit, mantissa)):
         return 0.0
     decimals = len(mantissa.partition(".")[2])
     try:
@@ -238,7 +238,7 @@ def _skip(source: str, opening: int) -> int:
 
 
 def _read_container(source: str, at: int, depth: int) -> Value:
-    """Lists and tuples as lists, dicts as dicts (keys as text), sets as lists."""
+    """Read lists and tuples as lists, dicts as dicts (keys as text), sets as lists."""
     opening = source[at]
     closing = _CLOSING[opening]
     if depth >= MAX_DEPTH:
@@ -249,7 +249,7 @@ def _read_container(source: str, at: int, depth: int) -> Value:
     elided = False
     index = at + 1
     while True:
-        index = _BLANK.match(source, index).end()  # type: ignore[union-attr] - matches the empty text
+        index = _after_blanks(source, index)
         if index >= len(source):
             raise Unfinished(index, _inside(opening))
         if source[index] == closing:
@@ -259,18 +259,18 @@ def _read_container(source: str, at: int, depth: int) -> Value:
             index += 3
         else:
             item = read_value(source, index, depth=depth + 1)
-            index = _BLANK.match(source, item.end).end()  # type: ignore[union-attr]
+            index = _after_blanks(source, item.end)
             if opening == "{" and source.startswith(":", index):
                 if pairs is None:
                     pairs = {}
-                index = _BLANK.match(source, index + 1).end()  # type: ignore[union-attr]
+                index = _after_blanks(source, index + 1)
                 value = read_value(source, index, depth=depth + 1)
                 pairs[str(item.value)] = value.value
                 index = value.end
             else:
                 items.append(item.value)
                 index = item.end
-        index = _BLANK.match(source, index).end()  # type: ignore[union-attr]
+        index = _after_blanks(source, index)
         if index >= len(source):
             raise Unfinished(index, _inside(opening))
         if source[index] == ",":
@@ -280,8 +280,13 @@ def _read_container(source: str, at: int, depth: int) -> Value:
     if elided:
         items.append("...")
     if opening == "{":
-        return Value(items if items else (pairs or {}), "dict", at, index + 1)
+        return Value(items or pairs or {}, "dict", at, index + 1)
     return Value(items, "list" if opening == "[" else "tuple", at, index + 1)
+
+
+def _after_blanks(source: str, at: int) -> int:
+    found = _BLANK.match(source, at)
+    return found.end() if found is not None else at
 
 
 def _inside(opening: str) -> str:

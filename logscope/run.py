@@ -1,0 +1,402 @@
+"""A run: one or more logs read into segments, forward passes and server lines, and the questions one can ask of it.
+
+This module is responsible for :func:`load`, :func:`stream` and :func:`items_of`, which join reading, parsing and
+labelling, and for :class:`Run`. It must not know any rule or rendering; ``Run.check`` and the like import what they
+delegate to when they are called.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from logscope import grammar as grammars_module
+from logscope.errors import NothingRecognised
+from logscope.labelled import FileOrder, Labelled, in_order
+from logscope.model import Accounting, ForwardPass, Segment, ServerEvent
+from logscope.parse import Parser
+from logscope.passes import Labeller
+from logscope.report import Context, Item, Query, Report, ask
+from logscope.source import expand, is_remote
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+    from pathlib import Path
+
+    import polars as pl
+
+    from logscope.blocks import Block
+    from logscope.event import Event
+    from logscope.grammar import Grammar
+    from logscope.reader import Source
+    from logscope.select import Select
+
+
+@dataclass(slots=True)
+class Reading:
+    """What is known of the files while and after they are read: counts, warnings, origins."""
+
+    files: list[str] = field(default_factory=list)
+    accounting: Accounting = field(default_factory=Accounting)
+    warnings: list[str] = field(default_factory=list)
+    origins: dict[str, dict[str, Any]] = field(default_factory=dict)
+    events: int = 0
+
+    def context(self) -> Context:
+        """Return what queries may ask for."""
+        return Context(list(self.files), self.accounting, list(self.warnings), dict(self.origins))
+
+
+def sources_of(inputs: Iterable[Any], *, limit: int | None = None) -> list[Source]:
+    """Return the sources the inputs name; remote ones are fetched first, through the user's ssh.
+
+    Raises
+    ------
+    InputError, NothingRecognised, RemoteError
+        an input that is missing, unreadable, empty of logs, or not to be had.
+
+    """
+    local: list[Any] = []
+    for item in inputs:
+        if isinstance(item, str) and is_remote(item):
+            from logscope.fetch import local_copies  # noqa: PLC0415 - only who names a remote log pays for it
+
+            local.extend(local_copies(item))
+        else:
+            local.append(item)
+    return expand(local, limit=limit)
+
+
+def items_of(
+    sources: Iterable[Source],
+    grammar: Grammar,
+    reading: Reading,
+    *,
+    keep_copies: bool = False,
+    on_block: Callable[[Block], None] | None = None,
+) -> Iterator[tuple[str, Item]]:
+    """Read the sources one after the other; yield every item with its file's name, in file order."""
+    for source in sources:
+        reading.files.append(source.name)
+        parser = Parser(grammar, source.name)
+        labeller = Labeller(source.name, keep_copies=keep_copies)
+        before = Accounting()
+        for block in source.blocks():
+            for item in labeller.feed(parser.feed(block)):
+                yield source.name, item
+            _account(reading, parser.accounting, before)
+            if on_block is not None:
+                on_block(block)
+        for item in labeller.feed(parser.close()):
+            yield source.name, item
+        for item in labeller.close():
+            yield source.name, item
+        _account(reading, parser.accounting, before)
+        reading.warnings.extend(source.warnings)
+
+
+def _account(reading: Reading, now: Accounting, before: Accounting) -> None:
+    """Add what this file's counts have grown by, so that a live report adds up at any moment."""
+    for name in Accounting.__slots__:
+        grown = getattr(now, name) - getattr(before, name)
+        if grown:
+            setattr(reading.accounting, name, getattr(reading.accounting, name) + grown)
+            setattr(before, name, getattr(now, name))
+
+
+def labelled_events(
+    sources: Iterable[Source],
+    grammar: Grammar,
+    reading: Reading,
+    *,
+    on_block: Callable[[Block], None] | None = None,
+) -> Iterator[Labelled]:
+    """Yield every event of the sources, in file order, as soon as its labels are known."""
+    for source in sources:
+        reading.files.append(source.name)
+        parser = Parser(grammar, source.name)
+        labeller = Labeller(source.name, keep_copies=True)
+        order = FileOrder(source.name)
+        before = Accounting()
+        for block in source.blocks():
+            yield from _ordered(order, labeller.feed(parser.feed(block)), labeller.watermark)
+            _account(reading, parser.accounting, before)
+            if on_block is not None:
+                on_block(block)
+        yield from _ordered(order, labeller.feed(parser.close()), labeller.watermark)
+        yield from _ordered(order, labeller.close(), None)
+        _account(reading, parser.accounting, before)
+        reading.warnings.extend(source.warnings)
+
+
+def _ordered(order: FileOrder, items: Iterable[Item], watermark: int | None) -> Iterator[Labelled]:
+    for item in items:
+        order.add(item)
+    return order.until(watermark)
+
+
+def answer(query: Query, inputs: Iterable[Any], *, grammars: Iterable[str | Path] = ()) -> Report:
+    """Ask one question of logs without keeping a run in memory."""
+    reading = Reading()
+    sources = sources_of(inputs)
+    for _, item in items_of(sources, grammars_module.load(grammars), reading):
+        query.see(item)
+    return query.report(reading.context())
+
+
+def load(*inputs: Any, grammars: Iterable[str | Path] = (), select: Select | None = None) -> Run:
+    """Read logs into a :class:`Run`.
+
+    Parameters
+    ----------
+    inputs
+        paths, globs, directories, ``-``, file objects, ``host:/path``; a saved run is opened.
+    grammars
+        further grammar files.
+    select
+        which part to keep.
+
+    Raises
+    ------
+    InputError, GrammarError, NothingRecognised, RemoteError
+        see :mod:`logscope.errors`.
+
+    """
+    if not inputs:
+        raise NothingRecognised("no log was named", help="logscope.load('server.log')")
+    sources = sources_of(inputs)
+    saved = [source for source in sources if source.saved_run]
+    if saved:
+        from logscope.saved import open_run  # noqa: PLC0415 - reads Parquet
+
+        if len(sources) > 1:
+            raise NothingRecognised("a saved run cannot be joined with other logs", help="name it alone")
+        return open_run(saved[0].name)
+    grammar = grammars_module.load(grammars)
+    reading = Reading()
+    run = Run(reading=reading, select=select)
+    for file, item in items_of(sources, grammar, reading, keep_copies=True):
+        if select is None or select.accepts(item):
+            run.add(file, item)
+    return run
+
+
+def stream(
+    *inputs: Any, follow: bool = False, grammars: Iterable[str | Path] = (), select: Select | None = None
+) -> Iterator[Event]:
+    """Yield typed events in file order, in flat memory; with ``follow``, go on as the log grows.
+
+    Raises
+    ------
+    InputError, GrammarError, RemoteError
+        see :mod:`logscope.errors`.
+
+    """
+    from logscope.event import Event  # noqa: PLC0415 - pydantic is for who wants typed events
+
+    reading = Reading()
+    grammar = grammars_module.load(grammars)
+    events = (
+        follow_events(inputs, grammar, reading) if follow else labelled_events(sources_of(inputs), grammar, reading)
+    )
+    for labelled in events:
+        if labelled is not None and (select is None or select.accepts_event(labelled)):
+            yield Event.from_labelled(labelled)
+
+
+def follow_events(inputs: Iterable[Any], grammar: Grammar, reading: Reading) -> Iterator[Labelled | None]:
+    """Yield events of one growing log as they are written; None whenever nothing is new."""
+    for kind, item in follow_items(inputs, grammar, reading, keep_copies=True):
+        del kind
+        yield from item
+
+
+def follow_items(
+    inputs: Iterable[Any], grammar: Grammar, reading: Reading, *, keep_copies: bool = False
+) -> Iterator[tuple[str, Any]]:
+    """Follow one growing log: see follow.py."""
+    from logscope.live import followed  # noqa: PLC0415 - only a live log needs it
+
+    return followed(inputs, grammar, reading, keep_copies=keep_copies)
+
+
+@dataclass(slots=True, eq=False)
+class Run:
+    """What logs hold: segments, forward passes and server lines, in file order, and the questions to ask.
+
+    ``events``, ``passes`` and ``unparsed`` are polars frames (schema: docs/reference/frames.md); the questions return
+    a :class:`Report`.
+    """
+
+    reading: Reading = field(default_factory=Reading)
+    select: Select | None = None
+    items: list[Item] = field(default_factory=list)
+    _files: list[tuple[str, int]] = field(default_factory=list)
+    _frames: dict[str, pl.DataFrame] = field(default_factory=dict)
+
+    def add(self, file: str, item: Item) -> None:
+        """Append an item of a file."""
+        if not self._files or self._files[-1][0] != file:
+            self._files.append((file, len(self.items)))
+        self.items.append(item)
+
+    @property
+    def files(self) -> list[str]:
+        """The logs' names, as given."""
+        return self.reading.files
+
+    @property
+    def accounting(self) -> Accounting:
+        """What became of every byte."""
+        return self.reading.accounting
+
+    @property
+    def warnings(self) -> list[str]:
+        """What was wrong with the inputs, in sentences."""
+        return self.reading.warnings
+
+    @property
+    def segments(self) -> list[Segment]:
+        """Server lives, in order."""
+        return [item for item in self.items if isinstance(item, Segment)]
+
+    @property
+    def forwards(self) -> list[ForwardPass]:
+        """Forward passes of target and draft, in order."""
+        return [item for item in self.items if isinstance(item, ForwardPass)]
+
+    @property
+    def server(self) -> list[ServerEvent]:
+        """Server lines, unparsed text included."""
+        return [item for item in self.items if isinstance(item, ServerEvent)]
+
+    def by_file(self) -> Iterator[tuple[str, list[Item]]]:
+        """Yield every file's items."""
+        ends = [start for _, start in self._files[1:]] + [len(self.items)]
+        for (file, start), end in zip(self._files, ends, strict=True):
+            yield file, self.items[start:end]
+
+    def labelled(self) -> Iterator[Labelled]:
+        """Yield every event with its labels, file by file, in file order."""
+        for file, items in self.by_file():
+            for labelled in in_order(file, items):
+                if self.select is None or self.select.accepts_event(labelled):
+                    yield labelled
+
+    def ask(self, query: Query) -> Report:
+        """Ask a question."""
+        return ask(query, self.items, self.reading.context())
+
+    def summarize(self) -> Report:
+        """Return the one-screen summary. Command: ``logscope summarize``."""
+        from logscope.queries.summarize import Summarize  # noqa: PLC0415 - a question is loaded when it is asked
+
+        return self.ask(Summarize())
+
+    def captures(self) -> Report:
+        """Return hidden captures per phase. Command: ``logscope captures``."""
+        from logscope.queries.captures import Captures  # noqa: PLC0415 - see summarize
+
+        return self.ask(Captures())
+
+    def shapes(self) -> Report:
+        """Return every shape with its axes named. Command: ``logscope shapes``."""
+        from logscope.queries.shapes import Shapes  # noqa: PLC0415 - see summarize
+
+        return self.ask(Shapes())
+
+    def norms(self) -> Report:
+        """Return norm fingerprints and lineage. Command: ``logscope norms``."""
+        from logscope.queries.norms import Norms  # noqa: PLC0415 - see summarize
+
+        return self.ask(Norms())
+
+    def accept(self, **options: Any) -> Report:
+        """Return acceptance over time. Command: ``logscope accept``."""
+        from logscope.queries.accept import Accept  # noqa: PLC0415 - see summarize
+
+        return self.ask(Accept(**options))
+
+    def config(self, **options: Any) -> Report:
+        """Return what was configured. Command: ``logscope config``."""
+        from logscope.queries.config import Config  # noqa: PLC0415 - see summarize
+
+        return self.ask(Config(**options))
+
+    def errors(self) -> Report:
+        """Return exceptions, the first and its process before the relayed ones. Command: ``logscope errors``."""
+        from logscope.queries.failures import Failures  # noqa: PLC0415 - see summarize
+
+        return self.ask(Failures())
+
+    def check(self, contract: Any = None, **options: Any) -> Report:
+        """Return what contradicts how the draft was trained. Command: ``logscope check``."""
+        from logscope.check import check  # noqa: PLC0415 - run must not import check when it is loaded
+
+        return check(self, contract, **options)
+
+    def diff(self, candidate: Run, **options: Any) -> Report:
+        """Return where a candidate parts from this run, the baseline. Command: ``logscope diff``."""
+        from logscope.diff import diff  # noqa: PLC0415 - run must not import diff when it is loaded
+
+        return diff(self, candidate, **options)
+
+    @property
+    def events(self) -> pl.DataFrame:
+        """One row per event, copies included, in file order."""
+        return self._frame("events")
+
+    @property
+    def passes(self) -> pl.DataFrame:
+        """One row per forward pass."""
+        return self._frame("passes")
+
+    @property
+    def unparsed(self) -> pl.DataFrame:
+        """One row per record that no event matched, with the reason."""
+        return self._frame("unparsed")
+
+    def _frame(self, name: str) -> pl.DataFrame:
+        if name not in self._frames:
+            from logscope import frames  # noqa: PLC0415 - imports polars
+
+            self._frames[name] = getattr(frames, name)(self)
+        return self._frames[name]
+
+    def sql(self, query: str) -> pl.DataFrame:
+        """Run a query over the tables ``events``, ``passes`` and ``unparsed``.
+
+        Raises
+        ------
+        UsageError
+            the query is not understood.
+
+        """
+        from logscope import frames  # noqa: PLC0415 - imports polars
+
+        return frames.sql(self, query)
+
+    def save(self, path: str | Path) -> None:
+        """Write the run into a folder (Parquet and a manifest); ``logscope.open`` reads it again."""
+        from logscope.saved import save_run  # noqa: PLC0415 - writes Parquet
+
+        save_run(self, path)
+
+    def __repr__(self) -> str:
+        """Say what it holds in one line."""
+        records = self.accounting.records
+        return f"<Run of {', '.join(self.files) or 'nothing'}: {len(self.forwards)} passes, {records} records>"
+
+
+def open(path: str | Path) -> Run:  # noqa: A001 - logscope.open reads as it should
+    """Open a saved run.
+
+    Raises
+    ------
+    SavedRunError
+        it is not there, is damaged, or was written by a newer logscope.
+
+    """
+    from logscope.saved import open_run  # noqa: PLC0415 - reads Parquet
+
+    return open_run(path)
