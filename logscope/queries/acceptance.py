@@ -359,8 +359,8 @@ class Answer:
                 change = None if previous is None else _rounded(100 * (level.mean / previous.mean - 1), 1)
                 level_rows.append({**who, "level": at, **_level_row(level), "change_percent": change})
                 previous = level
-            charts.append({**who, "points": _chart(series)[1], "beside": beside})
             beside = _beside(series, levels)
+            charts.append({**who, "points": _chart(series)[1], "beside": beside})
             if len(levels) > 1:
                 beside_rows.extend({**who, **row} for row in beside)
             self._movement_notes(report, key, series, levels, beside)
