@@ -27,8 +27,9 @@ if TYPE_CHECKING:
     from logscope.report import Context, Item, Report
 
 By: TypeAlias = Literal["rank", "segment", "engine"]
+BY: tuple[By, ...] = ("rank", "segment", "engine")
 
-# A process prints a moment late: only a larger step back of another process of the same origin is one.
+# A process prints a moment late: only a larger step back of another process of its server is one.
 _LATE = 2.0
 _WINDOW = re.compile(r"(\d+)([smhd]?)")
 _UNIT = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
@@ -75,10 +76,10 @@ class _Engine:
 
 @dataclass(slots=True)
 class _File:
-    """What is followed per file: its clock, and the last time of every origin and process."""
+    """What is followed per file: its clock, and the last time of every server and process."""
 
     clock: Clock
-    origins: dict[str | None, tuple[str, Moment]] = field(default_factory=dict)
+    servers: dict[str, tuple[str, Moment]] = field(default_factory=dict)
     writers: dict[str, Moment] = field(default_factory=dict)
 
 
@@ -86,17 +87,24 @@ class Accept:
     """The fold behind ``logscope accept``.
 
     by
-        one row per process (``rank``), per server (``segment``: its ranks together), or per vLLM engine.
+        one row per process (``rank``, the default), per server (``segment``: its ranks together), or per vLLM engine.
     window
-        also per window of time or of lines.
-    minimum
+        also per window of time or of lines, see :func:`parse_window`.
+    min
         a finding for every row whose mean accept len is below it.
     below, above
         count the lines with an accept len below, an accept rate above these.
     year
         the year of the first time that prints none.
     during
-        which stages count; lines printed at other times are counted and left out.
+        which stages count; lines printed at other times are counted and left out. A server that starts up decodes
+        nothing: such a line is of another server, and counts.
+
+    Raises
+    ------
+    UsageError
+        a window or a grouping there is not.
+
     """
 
     kind: ClassVar[str] = "accept"
@@ -104,17 +112,19 @@ class Accept:
     def __init__(
         self,
         *,
-        by: By = "rank",
-        window: Window | None = None,
-        minimum: float | None = None,
+        by: By | None = None,
+        window: Window | str | None = None,
+        min: float | None = None,  # noqa: A002 - the option's name
         below: float | None = None,
         above: float | None = None,
         year: int | None = None,
-        during: Sequence[str] = ("serving",),
+        during: Sequence[str] = ("startup", "serving"),
     ) -> None:
-        self.by = by
-        self.window = window
-        self.minimum = minimum
+        self.by: By = by or "rank"
+        if self.by not in BY:
+            raise UsageError(f"'{by}' is no way to group", why=f"one row can stand for each {' or '.join(BY)}")
+        self.window = parse_window(window) if isinstance(window, str) else window
+        self.minimum = min
         self.below, self.above = below, above
         self.during = frozenset(during)
         self.rates: dict[Server, RateRanges] = {}
@@ -161,7 +171,7 @@ class Accept:
             self._note("damaged", item)
             return False
         if item.during not in self.during:
-            self._note("outside", item)
+            self._note(f"of {item.during}", item)
             return False
         return True
 
@@ -178,12 +188,13 @@ class Accept:
         if moment is None:
             return None
         writer = writer_label(prefix)
-        last_writer, last = file.origins.get(prefix.origin, ("", moment))
+        server = server_label(prefix)
+        last_writer, last = file.servers.get(server, ("", moment))
         own = file.writers.get(writer, moment)
         back = last.kind == moment.kind and last.seconds - moment.seconds > (0 if last_writer == writer else _LATE)
         if back or (own.kind == moment.kind and own.seconds > moment.seconds):
             self._note("out of order", item)
-        file.origins[prefix.origin] = (writer, moment)
+        file.servers[server] = (writer, moment)
         file.writers[writer] = moment
         if moment.kind != "dated":
             self._note(moment.kind, item)

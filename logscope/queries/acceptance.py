@@ -546,12 +546,12 @@ class Answer:
         if seen >= covered:
             text = (
                 f"{count(seen, 'verify', 'verifies')}{where} are printed and the lines cover {covered:,} rounds: "
-                f"{count(seen - covered, 'round')} stand in no line"
+                f"{count(seen - covered, 'round')} in no line"
             )
         else:
             text = (
                 f"the lines{where} cover {covered:,} rounds; up to {per_line - 1} rounds of each process after its "
-                "last line stand in no line"
+                "last line are in no line"
             )
         report.notes.append(text)
 
@@ -579,16 +579,16 @@ class Answer:
             )
         if any(key.engine is not None for key in self.fold.series):
             notes.append("engine numbers are inferred from the engine line before each metrics line of a process")
-        for name, words in (
-            ("damaged", "is damaged and enters no statistic"),
-            ("outside", f"was printed outside {and_list(sorted(self.fold.during))} and is left out"),
-        ):
-            if name in counts:
-                places = counts[name]
-                plural = words.replace("is ", "are ", 1).replace("enters", "enter").replace("was ", "were ", 1)
-                notes.append(
-                    f"{count(places.count, 'statistics line')} {words if places.count == 1 else plural} ({places})"
-                )
+        if "damaged" in counts:
+            places = counts["damaged"]
+            be = "is damaged and enters" if places.count == 1 else "are damaged and enter"
+            notes.append(f"{count(places.count, 'statistics line')} {be} no statistic ({places})")
+        for stage in ("startup", "graph_capture", "warmup", "serving"):
+            if f"of {stage}" in counts:
+                places = counts[f"of {stage}"]
+                be = "is" if places.count == 1 else "are"
+                words = stage.replace("_", " ")
+                notes.append(f"{count(places.count, 'statistics line')} of {words} {be} left out ({places})")
         if "switches" in counts:
             notes.append(
                 f"the number of draft tokens was switched {count(counts['switches'].count, 'time')} "
