@@ -1,0 +1,176 @@
+"""Forward passes in the making: which records of one scheduler belong to the same forward.
+
+This module is responsible for :class:`Open`, a pass while its records arrive, and for :func:`continues`, the order in
+which one forward prints. It must not know how copies are collapsed, nor how a phase is found.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from logscope.copies import num_aux
+from logscope.model import CAPTURE_EVENTS
+
+if TYPE_CHECKING:
+    from logscope.copies import Slot
+    from logscope.model import During, Evidence, Payload, Phase, Role
+
+MODEL_EVENTS = frozenset({"forward_end", "forward", "fc_output", "fc"})
+_FC = frozenset({"fc_output", "fc"})
+
+
+class Open:
+    """A pass while its records arrive: what was printed, and what it is known to be.
+
+    ``back`` and ``next`` are the passes of the same scheduler before and after it, None where the file, the segment
+    or a graph capture cuts them off. ``region`` is what was being captured into a graph, None outside.
+    """
+
+    __slots__ = (
+        "back", "captures", "closed", "decided", "during", "ended", "evidence", "fc", "first_kind", "group", "index",
+        "input", "join", "last_kind", "last_layer", "next", "number", "offset", "phase", "printed", "reason", "region",
+        "role", "rows", "segment", "site", "slots", "time", "end_offset", "fresh", "complete", "expected", "done",
+    )  # fmt: skip
+
+    def __init__(self, group: Any, role: Role, index: int) -> None:
+        self.group = group
+        self.role: Role = role
+        self.index = index
+        self.number = 0
+        self.slots: list[Slot] = []
+        self.offset = -1
+        self.end_offset = -1
+        self.segment: Any = None
+        self.region: str | None = None
+        self.during: During = "serving"
+        self.time: str | None = None
+        self.back: Open | None = None
+        self.next: Open | None = None
+        self.fresh = False
+        self.closed = False
+        self.decided = False
+        self.done = False
+        self.phase: Phase = "unknown"
+        self.evidence: Evidence = "none"
+        self.reason: str | None = None
+        self.complete = True
+        self.expected: int | None = None
+        self.site: str | None = None
+        self.rows: int | None = None
+        self.captures = 0
+        self.last_layer = -1
+        self.ended = False
+        self.join: Payload | None = None
+        self.input: Payload | None = None
+        self.fc = False
+        self.printed: Phase | None = None
+        self.first_kind: object = None
+        self.last_kind: object = None
+
+    @property
+    def wide(self) -> bool | None:
+        """Whether a draft pass read more than one state a row; None when its records do not tell."""
+        if self.fc:
+            return True
+        source = self.input
+        if source is None or source.width is None:
+            return None
+        embeds = source.fields.get("embeds")
+        if isinstance(embeds, list) and embeds and isinstance(embeds[-1], int):
+            return source.width > embeds[-1]
+        if self.join is not None and self.join.width:
+            return source.width > self.join.width
+        return None
+
+    def add(self, slot: Slot, payload: Payload, *, before_join: bool = False) -> None:
+        """Take a record: at the end, or (one that comes late) before the joined state."""
+        event = payload.event
+        slot.owner = self
+        if before_join:
+            at = next(number for number, other in enumerate(self.slots) if other.payload is self.join)
+            self.slots.insert(at, slot)
+        else:
+            self.slots.append(slot)
+        if event in CAPTURE_EVENTS:
+            self.captures += 1
+            if payload.layer is not None:
+                self.last_layer = payload.layer
+            if self.site is None:
+                self.site = payload.site
+            kind: object = ("capture", payload.layer)
+        else:
+            kind = event
+            if event == "forward_end":
+                self.ended = True
+            elif event == "aux_concat":
+                self.join = payload
+            elif event == "forward":
+                self.input = payload
+            elif event in _FC:
+                self.fc = True
+        if event != "aux_concat" and self.rows is None:
+            self.rows = payload.rows
+        if event in CAPTURE_EVENTS or event in MODEL_EVENTS or event == "aux_concat":
+            if self.first_kind is None:
+                self.first_kind = kind
+            if not before_join:
+                self.last_kind = kind
+
+    def has(self, event: str) -> bool:
+        """Tell whether a record of this event is in it."""
+        return any(slot.payload.event == event for slot in self.slots)
+
+
+def continues(current: Open, payload: Payload, role: Role | None) -> bool:
+    """Tell whether a record goes on with a pass: the order in which one forward prints its records.
+
+    Target: captures with rising layers, ``forward_end``, ``aux_concat``. Draft: ``forward``, ``fc``/``fc_output``,
+    ``aux_concat`` with one state. All model records of a pass have the same rows. ``role`` is the record's own, or the
+    one its site is known for.
+    """
+    event = payload.event
+    if current.join is not None:
+        # Only records of the logits processor, or of nobody known, still belong to a pass that was joined.
+        return event not in CAPTURE_EVENTS and event not in MODEL_EVENTS and event != "aux_concat" and role is None
+    rows = payload.rows
+    if event in CAPTURE_EVENTS:
+        return (
+            current.role == "target"
+            and not current.ended
+            and (payload.layer is None or payload.layer > current.last_layer)
+            and (rows is None or current.rows is None or rows == current.rows)
+            and (current.site is None or payload.site == current.site)
+        )
+    if event == "aux_concat":
+        joined = num_aux(payload)
+        if rows is not None and current.rows is not None and rows > current.rows:
+            return False
+        if current.role == "draft":
+            return joined is None or joined == 1
+        return joined is None or joined > 1 or current.captures <= 1
+    if event == "forward_end":
+        return (
+            current.role == "target"
+            and not current.ended
+            and (rows is None or current.rows is None or rows == current.rows)
+        )
+    if event == "forward":
+        return current.role == "draft" and current.input is None and not current.fc and current.first_kind is None
+    if event in _FC:
+        return (
+            current.role == "draft"
+            and not current.has(event)
+            and (rows is None or current.rows is None or rows == current.rows)
+        )
+    return role is None or role == current.role
+
+
+def role_of(payload: Payload, role: Role | None) -> Role | None:
+    """Return the role of the pass a record begins; None when it can begin none.
+
+    An ``aux_concat`` without a model record before it is the target's when it joins several states, else the draft's.
+    """
+    if payload.event == "aux_concat":
+        joined = num_aux(payload)
+        return "target" if joined is not None and joined > 1 else "draft"
+    return role

@@ -1,0 +1,278 @@
+"""One record, many writers: the copies that tensor-parallel ranks print of every record become one.
+
+This module is responsible for :class:`Slot` (a record in the making, with its copies), for :class:`Census` (how many
+writers print, found in the first records of a life) and for telling whether two payloads are the same as far as they
+can be read. It must not know what a forward pass or a phase is.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from logscope.model import CAPTURE_EVENTS, Record
+
+if TYPE_CHECKING:
+    from logscope.model import Occurrence, Payload
+
+    Kind = tuple[str, int | None, int | None]
+
+
+class Slot:
+    """A record of the canonical sequence while its copies arrive.
+
+    ``copies`` counts the writers that printed exactly ``payload``; ``alike`` holds the slots of writers that printed
+    something else in the same place (a damaged copy, another value). ``back`` and ``next`` are its neighbours in the
+    order every single writer prints.
+    """
+
+    __slots__ = ("alike", "back", "copies", "first", "home", "next", "others", "owner", "payload", "position")
+
+    def __init__(self, occurrence: Occurrence) -> None:
+        self.first = occurrence
+        self.payload: Payload = occurrence[3]
+        self.copies = 1
+        self.others: list[Occurrence] = []
+        self.alike: list[Slot] | None = None
+        self.home: Slot | None = None
+        self.next: Slot | None = None
+        self.back: Slot | None = None
+        self.owner: object = None
+        self.position = 0
+
+    @property
+    def total(self) -> int:
+        """How many writers printed it, the differing ones included."""
+        if self.alike is None:
+            return self.copies
+        return self.copies + sum(other.copies for other in self.alike)
+
+    def add_alike(self, other: Slot) -> None:
+        """Take another slot as what some writer printed in this place."""
+        if self.alike is None:
+            self.alike = []
+        self.alike.append(other)
+        other.home = self
+        if other.alike:
+            for inner in other.alike:
+                inner.home = self
+            self.alike.extend(other.alike)
+            other.alike = None
+
+    def record(self) -> Record:
+        """Return the record: what most writers printed, the rest as variants, damaged copies among the others."""
+        if self.alike is None:
+            return Record(self.first, self.copies, self.others)
+        every = [self, *self.alike]
+        # A whole copy speaks for the place before a damaged one, then the majority, then the first.
+        main = max(every, key=lambda slot: (slot.payload.usable, slot.copies, -slot.first[1]))
+        others, variants = list(main.others), []
+        for slot in every:
+            if slot is main:
+                continue
+            same = not slot.payload.usable or (
+                slot.payload.intact != main.payload.intact and compatible(slot.payload, main.payload)
+            )
+            (others if same else variants).extend((slot.first, *slot.others))
+        others.sort(key=lambda occurrence: occurrence[1])
+        variants.sort(key=lambda occurrence: occurrence[1])
+        return Record(main.first, self.total, others, variants)
+
+
+def kind_of(payload: Payload) -> Kind:
+    """Return what kind of record it is: the event, its layer, and how many states an ``aux_concat`` joined."""
+    return (payload.event, payload.layer, num_aux(payload) if payload.event == "aux_concat" else None)
+
+
+def num_aux(payload: Payload) -> int | None:
+    """Return how many states were joined, as printed."""
+    value = payload.fields.get("num_aux", payload.fields.get("count"))
+    return value if isinstance(value, int) else None
+
+
+def unmistakable(payload: Payload) -> bool:
+    """Tell whether its values make it one of a kind: a finite norm that is not zero.
+
+    Records without a norm, and nan or all-zero ones, are printed again word for word by later passes.
+    """
+    norm = payload.norm
+    return norm is not None and norm != 0.0 and math.isfinite(norm) and payload.intact == "whole"
+
+
+def compatible(one: Payload, other: Payload) -> bool:
+    """Tell whether two payloads can be the same record as far as both can be read."""
+    if one.event != other.event or one.site != other.site or one.layer != other.layer:
+        return False
+    if one.shape is not None and other.shape is not None and one.shape != other.shape:
+        return False
+    if one.norm is not None and other.norm is not None and not _same(one.norm, other.norm):
+        return False
+    if one.head and other.head:
+        return all(_same(a, b) for a, b in zip(one.head, other.head, strict=False))
+    return True
+
+
+def near(one: Payload, other: Payload) -> bool:
+    """Tell whether two payloads differ only by noise: the same shape, norm and head within a few per cent."""
+    if one.shape != other.shape or one.norm is None or other.norm is None:
+        return False
+    if abs(one.norm - other.norm) > 0.05 * max(abs(one.norm), abs(other.norm)):
+        return False
+    if one.head and other.head:
+        size = max(max(map(abs, one.head)), max(map(abs, other.head)))
+        return all(abs(a - b) <= 0.1 * size for a, b in zip(one.head, other.head, strict=False))
+    return True
+
+
+def _same(one: float, other: float) -> bool:
+    return one == other or (one != one and other != other)  # noqa: PLR0124 - nan is the same print as nan
+
+
+class Form:
+    """How the passes of a log are printed: which kinds of records begin and end them.
+
+    Read from the kinds that occur, rare ones left out. None: no such pass is printed.
+    """
+
+    __slots__ = ("draft_first", "draft_last", "ends", "layers", "target_first", "target_last")
+
+    def __init__(self, kinds: Counter[Kind]) -> None:
+        most = max(kinds.values(), default=0)
+        usual = {kind for kind, count in kinds.items() if count * 8 >= most}
+        self.layers = sorted(layer for event, layer, _ in usual if event in CAPTURE_EVENTS and layer is not None)
+        events = {event for event, _, _ in usual}
+        joins = {joined for event, _, joined in usual if event == "aux_concat"}
+        target = bool(self.layers) or "forward_end" in events or any(n is not None and n > 1 for n in joins)
+        draft = bool(events & {"forward", "fc_output", "fc"}) or 1 in joins
+        wide = any(n is None or n > 1 for n in joins) or (1 in joins and len(self.layers) == 1)
+        self.target_first = self.target_last = self.draft_first = self.draft_last = None
+        if target:
+            first = (
+                ("capture", self.layers[0])
+                if self.layers
+                else ("forward_end" if "forward_end" in events else "aux_concat")
+            )
+            self.target_first: object = first
+            if wide:
+                self.target_last: object = "aux_concat"
+            elif "forward_end" in events:
+                self.target_last = "forward_end"
+            else:
+                self.target_last = ("capture", self.layers[-1])
+        if draft:
+            self.draft_first: object = "forward" if "forward" in events else None
+            if 1 in joins or (None in joins and not target):
+                self.draft_last: object = "aux_concat"
+            elif "forward" in events:
+                self.draft_last = None
+        self.ends = {"target": self.target_last, "draft": self.draft_last}
+
+    @staticmethod
+    def mark(payload: Payload) -> object:
+        """Return a record's kind in the words ``*_first`` and ``*_last`` use."""
+        return ("capture", payload.layer) if payload.event in CAPTURE_EVENTS else payload.event
+
+
+class Census:
+    """Counts who prints: the first debug records of a life, before any of them is interpreted.
+
+    The records of one unmarked group (no rank in the prefix) are looked at until it is clear how many writers there
+    are, at most :attr:`LIMIT` of them.
+    """
+
+    LIMIT = 16384
+
+    def __init__(self) -> None:
+        self.records = 0
+        self.serving = 0
+        self.kinds: Counter[Kind] = Counter()
+        self._copies: dict[Payload, int] = {}
+        self._vague: Counter[Payload] = Counter()
+        self._after: dict[Kind, Counter[Kind]] = {}
+        self._last: Kind | None = None
+        self._next = 128
+
+    def add(self, payload: Payload, *, capturing: bool) -> bool:
+        """Count a record; tell whether enough was seen."""
+        self.records += 1
+        kind = kind_of(payload)
+        self.kinds[kind] += 1
+        if self._last is not None:
+            after = self._after.get(self._last)
+            if after is None:
+                after = self._after[self._last] = Counter()
+            after[kind] += 1
+        self._last = kind
+        if not capturing:
+            self.serving += 1
+            if unmistakable(payload):
+                self._copies[payload] = self._copies.get(payload, 0) + 1
+            else:
+                self._vague[payload] += 1
+        if self.serving >= self._next or self.records >= self.LIMIT:
+            self._next *= 2
+            return self.records >= self.LIMIT or self._clear()
+        return False
+
+    def one_voice(self) -> bool | None:
+        """Tell whether the records follow each other as one writer prints them; None when one kind cannot tell.
+
+        Within a pass one writer never prints a kind twice in a row, and always goes on with the same kind.
+        """
+        said = None
+        for kind, after in self._after.items():
+            event, layer, _ = kind
+            inner = event in CAPTURE_EVENTS and any(
+                e == "forward_end" or (e in CAPTURE_EVENTS and (n or 0) > (layer or 0)) for e, n, _ in self.kinds
+            )
+            total = after.total()
+            if total < 4 or not (inner or event in ("forward_end", "forward")) or len(self.kinds) < 2:
+                continue
+            if event != "forward_end" and event != "forward":
+                best, count = after.most_common(1)[0]
+                if best == kind or count < 0.9 * total:
+                    return False
+            elif after[kind] > 0.1 * total:
+                return False
+            said = True
+        return said
+
+    def _old(self) -> list[int]:
+        """How often the oldest quarter of the distinct records was printed: every writer has passed them."""
+        counts = list(self._copies.values())
+        return counts[: max(1, len(counts) // 4)]
+
+    def _clear(self) -> bool:
+        if self.one_voice():
+            return True
+        old = self._old()
+        return len(old) >= 8 and max(Counter(old).values()) >= 0.8 * len(old)
+
+    def writers(self, tp_size: int | None) -> tuple[int | None, str]:
+        """Return how many writers print every record, None when that cannot be told, and the evidence in words."""
+        if tp_size == 1 and (self.one_voice() is not False):
+            return 1, "tp_size 1 in server_args"
+        if self.one_voice():
+            said = f"; tp_size is {tp_size}, so one rank prints" if tp_size and tp_size > 1 else ""
+            return 1, f"{self.records} records follow each other as one writer prints them{said}"
+        counts = self._copies or self._vague
+        if not counts:
+            return (None, "no record outside graph capture") if tp_size is None else (tp_size, "tp_size in server_args")
+        weight: Counter[int] = Counter()
+        old = self._old() if len(self._copies) >= 64 else list(counts.values())
+        for number in old:
+            weight[number] += number
+        usual, _ = max(weight.items(), key=lambda item: (item[1], item[0]))
+        times = sum(1 for number in old if number == usual)
+        if tp_size is not None and tp_size > 1:
+            if usual == tp_size or (usual > tp_size and usual % tp_size == 0):
+                return tp_size, f"tp_size in server_args, and {times} of {len(old)} records stand there {usual} times"
+            if tp_size / 2 < usual < tp_size:
+                return tp_size, f"tp_size in server_args; {times} of {len(old)} records stand there only {usual} times"
+        if len(counts) < 2 and usual > 1:
+            return None, f"one distinct record, {usual} times: too few to count writers"
+        if len(counts) < 2 and tp_size is None:
+            return None, "one record: too few to count writers"
+        said = f"; tp_size is {tp_size}" if tp_size is not None and tp_size != usual else ""
+        return usual, f"{times} of {len(old)} distinct records stand there {usual} times{said}"

@@ -1,0 +1,337 @@
+"""The phase of every forward pass, with how it is known: what is printed, the order, server lines, rows.
+
+This module is responsible for :class:`Habits` (what the passes of one scheduler have shown so far) and for
+:func:`decide`. It must not know how records are read or collapsed. docs/explanation/phases.md tells the rules with
+what was counted in real runs; in short, with several draft steps:
+
+    extend -> draft extend -> (draft decode)* -> verify -> draft_extend -> (draft decode)* -> verify -> ...
+
+Every verify directly follows a draft decode and no extend does. With one step there is no draft decode, and what
+follows decides: a draft pass with all rows (FULL) follows a verify of spec v2, one with a row a request (LAST) an extend.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from logscope.assembly import Open
+    from logscope.model import Evidence, Payload, Phase
+    from logscope.segments import Lives, Prefill
+
+# SGLang's names of forward modes, and what patches make of them. Numbers are never read: they changed between versions.
+MODE_NAMES: dict[str, Phase] = {
+    "extend": "extend",
+    "mixed": "extend",
+    "prefill": "extend",
+    "split_prefill": "extend",
+    "decode": "decode",
+    "verify": "verify",
+    "target_verify": "verify",
+    "draft_extend": "draft_extend",
+    "draft_extend_v2": "draft_extend",
+    "idle": "idle",
+}
+_MODE_KEYS = ("forward_mode", "mode", "phase", "fmode", "forward_batch_mode")
+_AFTER: dict[Phase, Phase] = {"extend": "extend", "verify": "draft_extend"}
+
+
+class Label(NamedTuple):
+    """A phase with its evidence; ``unknown`` carries the reason."""
+
+    phase: Phase
+    evidence: Evidence
+    reason: str | None = None
+
+
+def printed_phase(payload: Payload) -> Phase | None:
+    """Return the phase a record itself names in a field like ``forward_mode=ForwardMode.TARGET_VERIFY``."""
+    for key in _MODE_KEYS:
+        value = payload.fields.get(key)
+        if isinstance(value, str):
+            phase = MODE_NAMES.get(value.rsplit(".", 1)[-1].strip("<>: 0123456789").lower())
+            if phase is not None:
+                return phase
+    return None
+
+
+class Habits:
+    """What the passes of one scheduler have shown so far.
+
+    decodes
+        a draft pass directly after a draft pass, outside graph capture: several draft steps, printed.
+    version
+        ``v2`` when a verify is followed by a draft pass with all rows, ``v1`` when by fewer or a row a request.
+    last_names, full_names
+        capture_hidden_mode as printed, by what its rows showed (a number means nothing before).
+    """
+
+    __slots__ = (
+        "all_rows", "after_misses", "after_hits", "before_hits", "before_misses", "decodes", "drafts", "full_names",
+        "last_names", "later_hits", "targets", "version", "version_why", "wide",
+    )  # fmt: skip
+
+    def __init__(self) -> None:
+        self.targets = 0
+        self.drafts = 0
+        self.decodes = False
+        self.wide = False
+        self.version: str | None = None
+        self.version_why: str | None = None
+        self.last_names = {"LAST"}
+        self.full_names = {"FULL"}
+        self.all_rows: set[str] = set()
+        self.before_hits = 0
+        self.before_misses = 0
+        self.later_hits = 0
+        self.after_hits = 0
+        self.after_misses = 0
+
+    def note(self, made: Open) -> None:
+        """Learn from a pass that has ended."""
+        if made.role == "target":
+            self.targets += 1
+            return
+        self.drafts += 1
+        back = made.back
+        if made.region is not None:
+            return
+        if made.wide:
+            self.wide = True
+        self._names(made)
+        if back is None:
+            return
+        if back.role == "draft":
+            if not made.wide and made.input is not None and back.rows != 0:
+                self.decodes = True
+        elif self.version is None and back.back is not None and is_decode(back.back, self):
+            # The target pass between was a verify: it follows a draft decode.
+            read = self.reads(made)
+            if read == "FULL" and (made.rows or 0) > 1:
+                self.version, self.version_why = "v2", "a draft pass with all rows follows a verify"
+            elif read == "LAST":
+                self.version, self.version_why = "v1", "a draft pass with a row a request follows a verify"
+
+    def _names(self, made: Open) -> None:
+        join = made.join
+        if join is None or join.mode is None or join.rows is None or made.input is None or made.rows is None:
+            return
+        name = join.mode
+        if join.rows < made.rows:
+            self.last_names.add(name)
+        elif made.rows > 1 and name not in self.last_names and name.isdigit():
+            self.all_rows.add(name)
+
+    def reads(self, made: Open) -> str | None:
+        """Return how a draft pass's output was kept: ``FULL`` (all rows) or ``LAST`` (a row a request), or None."""
+        join = made.join
+        if join is None:
+            return None
+        rows, kept = made.rows, join.rows
+        if rows is not None and kept is not None and kept < rows:
+            return "LAST"
+        if join.mode in self.last_names:
+            return "LAST"
+        if join.mode in self.full_names:
+            return "FULL"
+        # A number: it is FULL once another number was seen to be LAST.
+        if join.mode in self.all_rows and len(self.last_names) > 1:
+            return "FULL"
+        return None
+
+
+def is_decode(made: Open, habits: Habits) -> bool:
+    """Tell whether a draft pass is a decode step: a draft pass before it, and one state a row."""
+    if made.decided:
+        return made.role == "draft" and made.phase == "decode"
+    back = made.back
+    return made.role == "draft" and back is not None and back.role == "draft" and not made.wide and back.rows != 0
+
+
+def decide(made: Open, habits: Habits, lives: Lives, *, final: bool) -> Label | None:
+    """Return a pass's phase, or None when what comes next may still tell it.
+
+    ``final`` is True when nothing more comes, or when it has waited long enough.
+    """
+    if made.printed is not None:
+        return Label(made.printed, "printed")
+    if made.rows == 0:
+        return Label("idle", "rows")
+    if made.role == "draft":
+        return _draft(made, habits, lives, final=final)
+    return _target(made, habits, lives, final=final)
+
+
+def _draft(made: Open, habits: Habits, lives: Lives, *, final: bool) -> Label | None:
+    if made.region is not None:
+        what = made.region
+        if "extend" in what:
+            return Label("draft_extend", "server")
+        if "decode" in what or what.strip() == "draft":
+            return Label("decode", "server")
+        return Label("draft_extend" if made.wide else "decode", "rows")
+    back = made.back
+    if back is not None and back.role == "target":
+        if back.phase in _AFTER:
+            return Label(_AFTER[back.phase], "printed" if back.evidence == "printed" else "order")
+        return Label("unknown", "none", f"the target pass before it is {back.phase}, so extend or draft_extend")
+    if back is not None and not made.wide and back.rows != 0:
+        if made.wide is False or habits.targets:
+            return Label("decode", "order")
+    if back is None and made.wide is False and not made.fresh:
+        if habits.wide:
+            return Label("decode", "rows")
+        if not final:
+            return None
+        return Label("unknown", "none", "nothing stands before it, and no draft pass that reads several states")
+    return _hidden_target(made, habits, final=final)
+
+
+def _hidden_target(made: Open, habits: Habits, *, final: bool) -> Label | None:
+    """Label a draft pass whose target pass is not in the log: hidden by a graph, not printed, or cut off."""
+    back = made.back
+    if habits.decodes and back is not None and back.phase in ("decode", "extend", "draft_extend"):
+        return Label("draft_extend" if back.phase == "decode" else "extend", "order")
+    read = habits.reads(made)
+    if made.wide or read == "FULL":
+        if read == "FULL" and (made.rows or 0) > 1:
+            return Label("draft_extend", "rows")
+        if read == "LAST" and habits.version == "v2":
+            return Label("extend", "rows")
+    if made.fresh:
+        return Label("extend", "order")
+    if not final:
+        return None
+    return Label("unknown", "none", "the target pass before it is not in the log")
+
+
+def _target(made: Open, habits: Habits, lives: Lives, *, final: bool) -> Label | None:
+    if made.region is not None:
+        return _captured(made, lives, final=final)
+    rows, tokens = made.rows, lives.draft_tokens
+    prefill = None
+    if not habits.drafts:
+        return _alone(made, habits, lives, final=final)
+    back = made.back
+    if back is not None and is_decode(back, habits):
+        return Label("verify", "order")
+    hidden_decodes = any("draft" in what and "extend" not in what for what in lives.graphs)
+    several = lives.segment is not None and (lives.segment.num_steps or 0) > 1 and not lives.adaptive
+    steps = habits.decodes or (several and not hidden_decodes)
+    if steps and (back is not None or made.fresh):
+        return Label("extend", "order")
+    if tokens is not None and rows is not None and rows % tokens:
+        return Label("extend", "rows")
+    after = made.next
+    if after is None:
+        if not final:
+            return None
+        return Label("unknown", "none", "nothing that decides stands before it, and nothing follows")
+    if after.role == "target":
+        if habits.version == "v1":
+            return Label("verify", "order")
+        if not final:
+            return None
+        return Label("unknown", "none", "no draft pass follows")
+    if after.join is None and not after.closed and not final:
+        return None
+    read = habits.reads(after)
+    if read == "FULL" and (after.rows or 0) > 1:
+        return Label("verify", "order")
+    if read == "LAST":
+        if habits.version == "v2":
+            return Label("extend", "order")
+        if after.rows is not None and rows is not None and after.rows < rows:
+            return Label("verify", "order")
+        kept = after.join.rows if after.join is not None else None
+        if tokens is not None and kept is not None and kept * tokens != rows:
+            return Label("extend", "rows")
+        prefill = _said_after(made, lives)
+        if prefill is not None and (after.closed or final):
+            return Label("extend", "server")
+        if habits.version is None and not final:
+            return None
+    elif made.fresh:
+        return Label("extend", "order")
+    if made.fresh:
+        return Label("extend", "order")
+    if not final:
+        return None
+    return Label(
+        "unknown", "none", f"{rows} rows fit an extend and a verify, and the draft pass that follows fits both"
+    )
+
+
+def _captured(made: Open, lives: Lives, *, final: bool) -> Label | None:
+    """Label a target pass with dummy input, run while graphs are captured."""
+    what = made.region or ""
+    if "verify" in what:
+        return Label("verify", "server")
+    if "piecewise" in what or "prefill" in what:
+        return Label("extend", "server")
+    if lives.speculating is None and not final:
+        return None
+    if lives.speculating is None:
+        return Label("unknown", "none", "verify with speculation, decode without, and no line tells which")
+    return Label("verify" if lives.speculating else "decode", "server")
+
+
+def _alone(made: Open, habits: Habits, lives: Lives, *, final: bool) -> Label | None:
+    """Label a target pass of a log in which no draft prints: server lines and rows are all there is."""
+    if made.next is None and not final:
+        return None
+    rows, tokens = made.rows, lives.draft_tokens
+    prefill = _match(made, lives)
+    if prefill is not None:
+        prefill.taken = True
+        return Label("extend", "server")
+    if lives.speculating is None and not final:
+        return None
+    if rows is None:
+        return Label("unknown", "none", "no record of it prints its rows")
+    if not lives.speculating:
+        if lives.speculating is False and lives.prefills:
+            return Label("decode", "server")
+        return Label("unknown", "none", f"{rows} rows: nothing else in the log tells extend from verify or decode")
+    if tokens is None:
+        if not final:
+            return None
+        return Label("unknown", "none", f"{rows} rows, and the log does not say how many draft tokens a round has")
+    if rows % tokens:
+        if not lives.prefill_lines and rows > tokens:
+            return Label("extend", "rows")
+        return Label(
+            "unknown", "none", f"{rows} rows are no multiple of {tokens} draft tokens, and no Prefill line names them"
+        )
+    if lives.prefill_lines:
+        return Label("verify", "server")
+    if lives.running is not None and lives.running * tokens == rows:
+        return Label("verify", "server")
+    if not final:
+        return None
+    return Label("unknown", "none", f"{rows} rows fit an extend and a verify of {tokens} draft tokens a request")
+
+
+def _match(made: Open, lives: Lives) -> Prefill | None:
+    """Return the ``Prefill batch`` line that names the pass: the last one before it, when no pass stands between."""
+    floor = made.back.offset if made.back is not None else -1
+    for prefill in reversed(lives.prefills):
+        if prefill.offset < floor:
+            break
+        if prefill.offset < made.offset and not prefill.taken and prefill.new_token == made.rows:
+            return prefill
+    return None
+
+
+def _said_after(made: Open, lives: Lives) -> Prefill | None:
+    """Return the ``Prefill batch`` line that spec v1 prints right after the draft pass of an extend."""
+    after = made.next
+    if after is None:
+        return None
+    ceiling = after.next.offset if after.next is not None else None
+    for prefill in reversed(lives.prefills):
+        if prefill.offset < after.offset:
+            break
+        if (ceiling is None or prefill.offset < ceiling) and prefill.new_token == made.rows:
+            return prefill
+    return None

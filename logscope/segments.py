@@ -1,0 +1,276 @@
+"""Server lives inside one file: where one begins, what its lines say about the set-up, and where in it we are.
+
+This module is responsible for :class:`Lives`: it opens segments, fills in their facts, and tells for every line whether
+it is start-up, graph capture, warm-up or serving. It must not know forward passes or how their phases are found.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from logscope.model import Segment
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from logscope.model import During, Occurrence, Payload
+
+# Lines that only a starting server prints.
+STARTUP = frozenset(
+    {
+        "server_args",
+        "load_weight_begin",
+        "load_weight_end",
+        "kv_cache",
+        "graph_capture_begin",
+        "graph_capture_end",
+        "graph_capture_progress",
+        "spec_v1",
+        "spec_v2",
+        "tree_cache_initialized",
+        "graph_prefill_disabled",
+    }
+)
+# Those that open the next life once the one before has served (or died).
+OPENERS = frozenset({"server_args", "spec_v1", "spec_v2", "load_weight_begin"})
+# Lines that show that start-up is over, or that the process is.
+PAST = frozenset({"ready", "decode_stats", "request_finish", "sigquit", "traceback"})
+# Lines no server prints while it captures graphs: a region whose end was lost ends here.
+_NOT_CAPTURING = frozenset(
+    {"ready", "prefill_stats", "decode_stats", "load_weight_begin", "http_access", "server_args"}
+)
+_ANY = "any"
+
+
+class Prefill:
+    """One ``Prefill batch`` line: where it stands, how many tokens it computed, and whether a pass was found for it."""
+
+    __slots__ = ("dp_rank", "new_token", "offset", "taken")
+
+    def __init__(self, offset: int, new_token: int, dp_rank: int | None) -> None:
+        self.offset = offset
+        self.new_token = new_token
+        self.dp_rank = dp_rank
+        self.taken = False
+
+
+class Lives:
+    """The segments of one file, opened by their lines in order.
+
+    Attributes
+    ----------
+    segment
+        the life we are in, None before the first record.
+    region
+        what is being captured into a graph right now (``""`` the target's own, ``draft``, ...), None outside graph
+        capture, ``"any"`` when the line that names it is lost.
+    speculating
+        whether the server drafts at all, as far as its own lines say.
+    prefills
+        the last ``Prefill batch`` lines, oldest first.
+    running
+        ``#running-req`` of the last ``Decode batch`` line.
+
+    """
+
+    def __init__(self, file: str) -> None:
+        self.file = file
+        self.segment: Segment | None = None
+        self._count = 0
+        self.fresh()
+
+    def fresh(self) -> None:
+        """Forget everything about the life before."""
+        self.region: str | None = None
+        self._regions: dict[tuple[object, ...], str] = {}
+        self.started = False
+        self.ready = False
+        self.ready_offset: int | None = None
+        self.active = False
+        self.past = False
+        self.foretold = False
+        self.speculating: bool | None = None
+        self.prefills: list[Prefill] = []
+        self.prefill_lines = 0
+        self.running: int | None = None
+        self.decode_lines = 0
+        self._rates: set[int] | None = None
+        self._args_origin: tuple[object, ...] | None = None
+        self.graphs: set[str] = set()
+        self.adaptive = False
+
+    @property
+    def during(self) -> During:
+        """Where in the segment's life a line stands that is printed now."""
+        if self.region is not None:
+            return "graph_capture"
+        if self.ready:
+            return "serving"
+        if self.started:
+            return "warmup" if self.active else "startup"
+        return "warmup" if self.foretold else "serving"
+
+    def opens(self, payload: Payload, prefix_origin: tuple[object, ...]) -> bool:
+        """Tell whether a line begins a new life."""
+        if self.segment is None:
+            return True
+        event = payload.event
+        if event not in OPENERS or payload.kind not in ("event", "mark"):
+            return False
+        if self.past:
+            return True
+        # Two servers of one launch (nodes, actors) print their arguments one after the other: one life.
+        return event == "server_args" and self._args_origin is not None and self._args_origin == prefix_origin
+
+    def open(self, line: int) -> Segment:
+        """Open the next segment at a line."""
+        self._count += 1
+        self.fresh()
+        self.segment = Segment(self._count, self.file, line)
+        return self.segment
+
+    def foretell(self, ahead: Iterable[Occurrence]) -> None:
+        """Look at the first lines of a life whose beginning is lost: a later line may say what the first ones were.
+
+        A graph capture that ends without having begun was running from the start; a server that gets ready without
+        having started was warming up.
+        """
+        for occurrence in ahead:
+            payload = occurrence[3]
+            event = payload.event
+            if event in {"graph_capture_begin", "server_args", "load_weight_begin", "spec_v1", "spec_v2"}:
+                return
+            if event == "graph_capture_end":
+                self.region = str(payload.fields.get("what", _ANY))
+                self._regions[()] = self.region
+                self.started = True
+                return
+            if event == "graph_capture_progress" and self.region is None:
+                self.region = _ANY
+                self._regions[()] = _ANY
+                self.started = True
+            elif event == "ready":
+                self.foretold = True
+                return
+            elif event in _NOT_CAPTURING:
+                if event in ("prefill_stats", "http_access"):
+                    continue
+                return
+
+    def see(self, occurrence: Occurrence) -> None:
+        """Take a server line or a mark: keep its facts, and follow where we are."""
+        line, offset, prefix, payload = occurrence
+        segment = self.segment
+        assert segment is not None
+        event = payload.event
+        if event in STARTUP:
+            self.started = True
+        if event in PAST:
+            self.past = True
+        if self.region is not None and event in _NOT_CAPTURING:
+            self._regions.clear()
+            self.region = None
+        if event == "decode_stats":
+            self._decode(payload)
+        elif event == "prefill_stats":
+            self.active = True
+            new_token = payload.fields.get("new_token")
+            self.prefill_lines += 1
+            if isinstance(new_token, int) and payload.usable:
+                self.prefills.append(Prefill(offset, new_token, prefix.dp_rank))
+                if len(self.prefills) > 256:
+                    del self.prefills[:128]
+        elif event == "ready":
+            self.ready = True
+            self.ready_offset = offset
+            if segment.ready_line is None:
+                segment.ready_line = line
+        elif event == "graph_capture_begin":
+            what = str(payload.fields.get("what", _ANY))
+            self._regions.pop((), None)
+            self._regions[prefix.writer] = self.region = what
+            self.graphs.add(what)
+            segment.graphs_captured = True
+            if "draft" in what or "verify" in what:
+                self.speculating = True
+        elif event == "graph_capture_end":
+            segment.graphs_captured = True
+            self._regions.pop((), None)
+            self._regions.pop(prefix.writer, None)
+            self.region = next(iter(self._regions.values()), None)
+        elif event == "graph_capture_progress":
+            segment.graphs_captured = True
+            if self.region is None and not self.ready:
+                self._regions[()] = self.region = _ANY
+        elif event == "server_args":
+            self._args(segment, payload)
+            segment.server_args_line = line
+            self._args_origin = prefix.writer
+        elif event in ("spec_v1", "spec_v2"):
+            if self.speculating is None:
+                self.speculating = True
+            segment.spec_version = event[-2:]
+            segment.spec_evidence = f"line {line} says so"
+        elif event == "load_weight_end":
+            if re.search(r"eagle|nextn|mtp", str(payload.fields.get("type", "")), re.IGNORECASE):
+                self.speculating = True
+        elif event == "adaptive_switch":
+            self.adaptive = True
+
+    def _args(self, segment: Segment, payload: Payload) -> None:
+        args = payload.fields
+        segment.server_args = args
+        for name, key in (
+            ("tp_size", "tp_size"),
+            ("dp_size", "dp_size"),
+            ("num_draft_tokens", "speculative_num_draft_tokens"),
+            ("num_steps", "speculative_num_steps"),
+            ("topk", "speculative_eagle_topk"),
+            ("decode_log_interval", "decode_log_interval"),
+        ):
+            value = args.get(key)
+            if isinstance(value, int) and not isinstance(value, bool):
+                setattr(segment, name, value)
+        if payload.usable:
+            self.speculating = bool(args.get("speculative_algorithm"))
+
+    def _decode(self, payload: Payload) -> None:
+        """Read what a ``Decode batch`` line says of the batch, and of the draft tokens when no argument does."""
+        fields = payload.fields
+        running = fields.get("running_req")
+        self.decode_lines += 1
+        if not payload.usable:
+            return
+        if isinstance(running, int):
+            self.running = running
+        length, rate = fields.get("accept_len"), fields.get("accept_rate")
+        if self.speculating is None:
+            self.speculating = isinstance(length, (int, float))
+        if isinstance(length, (int, float)) and isinstance(rate, (int, float)) and not self.adaptive:
+            fits = draft_tokens(length, rate)
+            self._rates = fits if self._rates is None else self._rates & fits
+
+    @property
+    def draft_tokens(self) -> int | None:
+        """Draft tokens a round: from server_args, else from the printed accept len and rate when they leave one."""
+        if self.adaptive or self.segment is None:
+            return None
+        if self.segment.num_draft_tokens is not None:
+            return self.segment.num_draft_tokens
+        return next(iter(self._rates)) if self._rates is not None and len(self._rates) == 1 else None
+
+
+def draft_tokens(length: float, rate: float) -> set[int]:
+    """Return the draft tokens N (2 to 64) for which an accept rate of two decimals fits an accept len.
+
+    Two definitions name N: rate = len / N, and rate = (len - 1) / (N - 1) (docs/reference/accept-rate.md).
+    """
+    slack = 0.005 + 1e-9
+    fits = set()
+    for number in range(2, 65):
+        for numerator, denominator in ((length, number), (length - 1, number - 1)):
+            low, high = (numerator - slack) / denominator, (numerator + slack) / denominator
+            if low - slack <= rate <= high + slack:
+                fits.add(number)
+    return fits
