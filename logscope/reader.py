@@ -1,704 +1,222 @@
-"""The exact grammar at work: one record's text in, one payload out, or where and why reading stopped.
+"""One input, opened and read as blocks: a plain file, a pipe, a device, a file object, packed or filtered or neither.
 
-This module is responsible for the five ways a record is written (``tagged``, ``pairs``, ``call``, ``pattern``,
-``traceback``) and for telling a whole record from a partial or cut one. It must not know files, lines or blocks; what
-events there are is data (grammar.py). Text is one character per byte (latin-1): positions are byte offsets.
+This module is responsible for :class:`Source`. It must not know how a user names inputs, nor what stands in a log.
 """
 
 from __future__ import annotations
 
-import math
+import contextlib
+import fcntl
+import os
+import stat
+import sys
+import time
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-import regex
-
-from logscope.model import CAPTURE_EVENTS, Payload, Role
-from logscope.prefix import strip_colours
-from logscope.values import (
-    TensorText,
-    Unfinished,
-    Unreadable,
-    Value,
-    as_json,
-    as_text,
-    exact_in_half_precision,
-    read_value,
-    resolution,
+from logscope.blocks import (
+    BLOCK_SIZE,
+    FILTERED,
+    LINE_SLACK,
+    Block,
+    FileWindow,
+    StreamWindow,
+    Window,
+    cut_blocks,
+    filtered_header,
+    first_bytes,
+    original_blocks,
 )
+from logscope.errors import InputError
+from logscope.unpack import HEAD, Damage, Form, form_of, unpack
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Iterator
 
-# Seconds one pattern of a grammar may take on one record: no pattern can hang logscope.
-TIME_LIMIT = 0.25
+PIPE_SIZE = 1 << 20
+_HEADER_LIMIT = 1 << 20
+_SNIFF = 4 << 10
 
-_KEY = regex.compile(r"([^\s=,:()\[\]{}'\"]+)=(?!=)")
-_PAIR_KEY = regex.compile(r"\s*([^:=,]*?[^:=,\s])\s*(?::(?=\s|$|,)|=)[ \t]*")
-_PAIR_NUMBER = regex.compile(r"([-+]?(?:nan|inf)\b|[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)(?:\s?(%|[A-Za-z][\w/]*))?$")
-_PAIR_END = regex.compile(r",(?=\s|$)|\.(?=\s|$)")
-_SEPARATOR = regex.compile(r"[:=]")
-_REPEATED = regex.compile(r"\s*\[repeated (\d+)x across cluster\]\s*$")
-_LABEL = regex.compile(r"\s*:?\s*(?P<label>[^:=\[\](),]*?)(?::(?=\s|$)|(?=\s+[^\s=:,]+=)|\s*$|(?=\s*[(\[]))")
-_PLACEHOLDER = regex.compile(r"%[-+ #0]*\d*(?:\.\d+)?[sdrfgi]|\{[A-Za-z_][\w.\[\]()!]*(?::[^{}]*)?\}")
-_SLUG = regex.compile(r"[^a-z0-9]+")
-_INTEGER_WORD = regex.compile(r"\d+")
-_DTYPES = frozenset({"bf16", "fp16", "fp32", "f16", "f32", "bfloat16", "float16", "float32", "fp8", "int8", "half"})
-_MODES = {"NULL", "LAST", "FULL"}
+# Things people hand over that are no logs, told by their first bytes, and what to do about them.
+_HINTS: tuple[tuple[int, bytes, str], ...] = (
+    (0, b"\xff\xfe", "is UTF-16 text, which is not read as such; convert it: iconv -f UTF-16 -t UTF-8 FILE"),
+    (0, b"\xfe\xff", "is UTF-16 text, which is not read as such; convert it: iconv -f UTF-16 -t UTF-8 FILE"),
+    (257, b"ustar", "is a tar archive, whose files are read as one text here; unpack it: tar -xf FILE"),
+    (0, b"PK\x03\x04", "is a zip archive, which is not unpacked here: unzip -p FILE | logscope COMMAND -"),
+    (0, b"\x04\x22\x4d\x18", "is an lz4 archive, which is not unpacked here: lz4 -dc FILE | logscope COMMAND -"),
+)
 
 
-class PatternTimeout(Exception):  # noqa: N818 - turned into an unparsed record, never shown as it is
-    """A pattern of a grammar took longer than TIME_LIMIT on one record."""
+@dataclass(slots=True, eq=False)
+class Source:
+    """One input that can be read as blocks; files as often as wanted, pipes once.
 
+    name
+        as the user gave it; ``-`` for standard input; members of a directory carry the directory's name.
+    path, stream
+        what is opened: a path, or a binary (or text) file object, which is left open.
+    size
+        bytes of the text: None when unknown (compressed, pipe, device).
+    compressed
+        ``gz``, ``bz2``, ``xz``, ``zst`` or None; of a pipe known once it is read.
+    limit
+        bytes of text that are read at most.
+    saved_run
+        True for a folder that ``Run.save`` wrote: it has no blocks.
+    original
+        what a filtered copy says of the log it was made from (``lines``, ``bytes``, ...), once it is read.
 
-@dataclass(slots=True)
-class Dialect:
-    """One way an event is written. See grammar.py for what each key of the TOML means."""
-
-    event: str
-    reader: str
-    anchors: tuple[str, ...]
-    source: str = ""
-    strict: bool = True
-    kind: str = "event"
-    role: Role | None = None
-    label: Any = None
-    pattern: Any = None
-    lead: Any = None
-    keys: dict[str, str] = field(default_factory=dict)
-    bare: tuple[str, ...] = ()
-    has: tuple[str, ...] = ()
-    usual: tuple[str, ...] = ()
-    types: dict[str, str] = field(default_factory=dict)
-    lists: tuple[str, ...] = ()
-    decimals: dict[str, int] = field(default_factory=dict)
-    layer: int | None = None
-    hot: bool = False
-
-
-@dataclass(slots=True)
-class Reading:
-    """What came of one record: its payload, where it ended, and whether more text could finish it.
-
-    ``open`` is ``tensor`` when a tensor's text goes on (torch breaks it over lines), ``tail`` when the text broke off
-    inside a value, None when nothing is missing.
+    ``warnings`` are sentences about this input, for the user; complete when the blocks have been read.
     """
 
-    payload: Payload
-    end: int
-    open: str | None = None
+    name: str
+    path: str | None = None
+    stream: Any = field(default=None, repr=False)
+    size: int | None = None
+    compressed: Form | None = None
+    limit: int | None = None
+    saved_run: bool = False
+    original: dict[str, Any] | None = None
+    warnings: list[str] = field(default_factory=list)
+    _start: int | None = field(default=None, repr=False)
+    _opened: bool = field(default=False, repr=False)
 
+    def warn(self, sentence: str) -> None:
+        """Add a sentence about this input, once."""
+        sentence = f"{self.name}: {sentence}"
+        if sentence not in self.warnings:
+            self.warnings.append(sentence)
 
-@dataclass(slots=True)
-class _Pairs:
-    """Keys and values collected from one record, in order, with what is known of the last one."""
+    def blocks(self, *, size: int = BLOCK_SIZE, slack: int = LINE_SLACK, limit: int | None = None) -> Iterator[Block]:
+        """Yield the text as blocks: at least one, the last one final. An empty input is one empty block.
 
-    values: dict[str, Value] = field(default_factory=dict)
-    bare: list[Value] = field(default_factory=list)
-    end: int = 0
-    stopped: int | None = None
-    reason: str | None = None
-    open: str | None = None
-    last: str | None = None
-    placeholder: bool = False
+        ``size`` and ``slack`` (bytes) are explained at :func:`logscope.blocks.cut`; no block is longer than their sum. ``limit`` bytes are read at most.
 
+        A damaged archive, or a file that becomes shorter meanwhile, gives what could be read and a warning.
 
-def matches(pattern: Any, text: str, at: int, end: int | None = None) -> Any:
-    """Match a grammar's pattern at a place, within the time limit.
+        Raises
+        ------
+        InputError
+            When the input cannot be opened or read, or is a pipe that was read before.
 
-    Raises
-    ------
-    PatternTimeout
-        the pattern took too long.
+        """
+        if size < 1 or slack < 0:
+            raise ValueError("a block has at least one byte")
+        if self.saved_run:
+            raise InputError(f"'{self.name}' is a saved run, not a log")
+        limit = min((value for value in (limit, self.limit) if value is not None), default=None)
+        return self._blocks(size, slack, limit)
 
-    """
-    try:
-        return pattern.match(text, at, end if end is not None else len(text), timeout=TIME_LIMIT)
-    except TimeoutError as error:
-        raise PatternTimeout from error
-
-
-def read_record(dialects: Sequence[Dialect], text: str, at: int, limit: int) -> Reading | None:
-    """Read the record whose anchor stands at ``at``; its text ends at ``limit`` at the latest.
-
-    Returns None when no dialect matches and none of them is strict: the anchor's words stood in other text.
-    """
-    strict = False
-    refused: Reading | None = None
-    for dialect in dialects:
+    def _blocks(self, size: int, slack: int, limit: int | None) -> Iterator[Block]:
         try:
-            reading = _READERS[dialect.reader](dialect, text, at, limit)
-        except PatternTimeout:
-            reason = f"a pattern of {dialect.source} took longer than {TIME_LIMIT:g} s on this text"
-            refused = Reading(_unparsed(text, at, limit, reason, 0), limit)
-            continue
-        if reading is not None:
-            return reading
-        strict = strict or dialect.strict
-    if refused is not None:
-        return refused
-    if not strict:
-        return None
-    return Reading(_unparsed(text, at, limit, _why_not(dialects, text, at, limit), None), limit)
+            with self._window() as raw:
+                window: Window = raw
+                self.compressed = form_of(raw.peek(HEAD))
+                if self.compressed is not None:
+                    window = StreamWindow(partial(next, self._unpacked(self.compressed, raw), b""))
+                found = self._understood(window, size, slack)
+                yield from found if limit is None else first_bytes(found, limit, self.warn)
+                if isinstance(raw, FileWindow) and raw.missing:
+                    self.warn(f"became shorter while it was read: {raw.missing} bytes are missing at its end")
+        except OSError as error:
+            raise unreadable(self.name, error) from error
 
+    def _understood(self, window: Window, size: int, slack: int) -> Iterator[Block]:
+        """Return the blocks of a log, or of the original of a filtered copy; warn of what is no log at all."""
+        head = window.peek(_SNIFF)
+        for at, magic, hint in _HINTS:
+            if head.startswith(magic, at):
+                self.warn(hint)
+        if self.compressed is not None and form_of(head) is not None:
+            self.warn("is compressed twice, and only the outer archive was unpacked")
+        if not head.startswith(FILTERED):
+            return cut_blocks(window, self.name, size=size, slack=slack)
+        have = window.fill(_HEADER_LIMIT)
+        self.original = filtered_header(window.take(window.find(b"\n", 0, have) + 1 or have), self.name)
+        # A piece of a long line must hold the whole place before its text.
+        kept = cut_blocks(window, self.name, size=max(size, _SNIFF), slack=max(slack, _SNIFF))
+        return original_blocks(kept, self.name, self.original, self.warn, size=size)
 
-def _unparsed(text: str, at: int, limit: int, reason: str, column: int | None) -> Payload:
-    return Payload("unparsed", dialect_name(text, at), reason=reason, column=column, length=limit - at)
+    def _unpacked(self, form: Form, raw: Window) -> Iterator[bytes]:
+        """Yield the text of an archive, as far as it can be had, and warn of the rest."""
 
+        def read(count: int) -> bytes:
+            return raw.take(raw.fill(count))
 
-def dialect_name(text: str, at: int) -> str:
-    """Return the anchor's first words, as a name for what no event matched."""
-    found = _SLUG.sub("_", text[at : at + 24].lower()).strip("_")
-    return found.split("_is_")[0] or "record"
-
-
-def _why_not(dialects: Sequence[Dialect], text: str, at: int, limit: int) -> str:
-    """Say how far the best of the dialects got."""
-    names = sorted({dialect.event for dialect in dialects})
-    kinds = ", ".join(names[:4]) + (", ..." if len(names) > 4 else "")
-    shown = as_text(text[at : min(limit, at + 60)])
-    return f"begins like a record ({kinds}) but goes on in no form the grammar knows: {shown!r}"
-
-
-# ---------------------------------------------------------------------------------------------- key = value texts
-
-
-def _collect(text: str, at: int, limit: int, *, loose: bool, alone: bool = False) -> _Pairs:
-    """Collect ``key=value`` and bare values, separated by commas or blanks, from ``at`` to ``limit``.
-
-    ``loose``: words without a key are kept too (records of no known event: ``freed=4 rejected slots``).
-    ``alone``: the first value may be any, without a key.
-    """
-    found = _Pairs(end=at)
-    position = at
-    after_comma = alone
-    while position < limit:
-        char = text[position]
-        if char in ", \t;":
-            after_comma = after_comma or char == ","
-            position += 1
-            continue
-        if text.startswith("->", position):
-            position += 2
-            after_comma = True
-            continue
-        if text.startswith("...", position):
-            # An ellipsis is the printer's own (`[0, 1]...`); at the very end it is a cut made by a person's tool.
-            if position + 3 >= limit:
-                found.stopped, found.reason = position, "the text ends in '...'"
-                break
-            position += 3
-            continue
-        key = _KEY.match(text, position, limit)
-        if key is None and not _may_stand_alone(text, position, limit, after_comma=after_comma, loose=loose):
-            break
-        name = as_text(key[1]) if key is not None else None
-        start = key.end() if key is not None else position
+        given = 0
         try:
-            value = _bounded(text, start, limit)
-        except Unfinished as error:
-            found.stopped = position
-            found.last = name
-            found.open = "tensor" if error.inside == "a tensor" else "tail"
-            found.reason = f"the text ends inside {error.inside}" + (f" of '{name}'" if name else "")
-            break
-        except Unreadable as error:
-            found.stopped = position
-            found.last = name
-            found.reason = f"expected {error.expected}, found {as_text(text[error.at : error.at + 12])!r}"
-            if name is not None and _PLACEHOLDER.match(text, start, limit):
-                found.placeholder = True
-            break
-        if name is not None and _PLACEHOLDER.match(text, start, limit) and value.kind in ("dict", "word"):
-            found.placeholder = True
-        after_comma = False
-        if name is None:
-            found.bare.append(value)
-        else:
-            found.values.setdefault(name, value)
-        found.last = name
-        position = found.end = value.end
-    return found
+            for text in unpack(form, read):
+                given += len(text)
+                yield text
+        except Damage as damage:
+            self.warn(f"the {form} archive {damage}; {given} bytes of text were read")
 
-
-_ALONE = regex.compile(r"\(\s*\d|torch\.Size\(|\w+")
-
-
-def _may_stand_alone(text: str, at: int, limit: int, *, after_comma: bool, loose: bool) -> bool:
-    """Tell whether a value without a key may begin here, or other text begins that only follows the record."""
-    found = _ALONE.match(text, at, limit)
-    if found is None:
-        return after_comma and text[at] not in "])}>'\"`"
-    word = found[0]
-    return after_comma or loose or not word[0].isalnum() or word in _DTYPES or word.startswith("torch")
-
-
-def _bounded(text: str, at: int, limit: int) -> Value:
-    """Read one value that must not reach beyond the limit (another record begins there)."""
-    if limit < len(text):
-        text = text[:limit]
-    return read_value(text, at)
-
-
-def _tagged(dialect: Dialect, text: str, at: int, limit: int) -> Reading | None:
-    """``EAGLE3_DEBUG[<site>] <label>: key=value, ...`` and its relatives."""
-    head = matches(dialect.pattern, text, at, limit)
-    if head is None:
-        return None
-    named = head.groupdict()
-    site = as_text(named["site"]) if named.get("site") else None
-    begin = head.end()
-    if named.get("label") is not None:
-        label, begin_fields = as_text(named["label"]), begin
-    else:
-        found = _LABEL.match(text, begin, limit)
-        if found is None:
-            return None
-        label, begin_fields = as_text(found["label"]).strip(), found.end()
-    layer: int | None = None
-    if dialect.label is not None:
-        spelled = regex.fullmatch(dialect.label, label, timeout=TIME_LIMIT)
-        if spelled is None:
-            return None
-        if spelled.groupdict().get("layer"):
-            layer = int(spelled["layer"])
-        event = dialect.event
-    else:
-        event, layer = slug(label)
-    pairs = _collect(text, begin_fields, limit, loose=dialect.label is None)
-    if not event:
-        if not pairs.values:
-            # Nothing but a tag, or a sentence that mentions it: no record can be made of it.
-            return None
-        event = dialect.event
-    if any(key not in pairs.values for key in dialect.has):
-        # What the dialect is told by may be in the part that was cut off: a later dialect of the event says so.
-        return None
-    if pairs.placeholder or _PLACEHOLDER.search(text, at, min(limit, begin_fields)):
-        return Reading(Payload("quoted", event, reason="source code: a placeholder stands where a value would"), limit)
-    return _build(dialect, text, at, limit, event, site, layer, pairs)
-
-
-def slug(label: str) -> tuple[str, int | None]:
-    """Return a label as an event name, and the integer inside it: ``layer 3 capture`` is layer_capture, 3."""
-    found = _INTEGER_WORD.search(label)
-    number = int(found[0]) if found is not None and len(found[0]) < 10 else None
-    without = label if number is None else label[: found.start()] + " " + label[found.end() :]  # type: ignore[union-attr]
-    return _SLUG.sub("_", without.lower()).strip("_"), number
-
-
-def _build(
-    dialect: Dialect, text: str, at: int, limit: int, event: str, site: str | None, layer: int | None, pairs: _Pairs
-) -> Reading:
-    """Sort the collected values into columns and fields, and judge how intact the record is."""
-    payload = Payload("event", event, site, dialect.role, layer, length=pairs.end - at)
-    values = {dialect.keys.get(key, key): (key, value) for key, value in pairs.values.items()}
-    bare = list(pairs.bare)
-    for name in dialect.bare:
-        if bare and name not in values:
-            wanted = next((v for v in bare if _fits(name, v)), None)
-            if wanted is not None:
-                values[name] = (name, wanted)
-                bare.remove(wanted)
-    end = pairs.end
-    reason, opened = pairs.reason, pairs.open
-    missing = [key for key in dialect.usual if key not in values]
-    if reason is None and missing and bare and bare[-1].end == pairs.end and bare[-1].kind == "word":
-        if str(bare[-1].value) not in _DTYPES:
-            reason = f"the text ends inside a key, {bare.pop().text(text)!r}, and {missing[0]} is missing"
-            opened = "tail"
-    if reason is None and missing and pairs.last is not None:
-        key, value = values.get(dialect.keys.get(pairs.last, pairs.last), (pairs.last, None))
-        if value is not None and _unfinished(dialect, key, value, text):
-            del values[dialect.keys.get(key, key)]
-            reason = f"'{key}' ends in {value.text(text)!r}, shorter than it is printed, and {missing[0]} is missing"
-            opened = "tail"
-    _columns(payload, values, text)
-    for value in bare:
-        if value.kind == "word" and str(value.value) in _DTYPES:
-            payload.fields.setdefault("dtype", value.value)
-        else:
-            payload.fields.setdefault("values", []).append(as_json(value.value))
-    if dialect.layer is not None and payload.layer is None:
-        payload.layer = dialect.layer
-    if payload.role is None and payload.event in CAPTURE_EVENTS:
-        payload.role = "target"
-    if payload.norm is None and reason is None:
-        _derive_norm(payload, values, text)
-    if reason is not None:
-        payload.intact, payload.reason = "cut", reason
-        payload.column = (pairs.stopped if pairs.stopped is not None else pairs.end) - at
-        if missing or pairs.stopped is not None:
-            end = max(end, limit if pairs.open == "tail" else end)
-    elif missing:
-        payload.intact, payload.reason = "partial", f"{', '.join(missing)} missing"
-        opened = "tail" if _rest(text, end, limit) == "" else None
-    # A record that lost no value may still be followed by text of another kind: that text is not part of it.
-    return Reading(payload, limit if opened else end, opened)
-
-
-def _rest(text: str, at: int, limit: int) -> str:
-    return text[at:limit].strip(" ,;\t\r")
-
-
-def _fits(name: str, value: Value) -> bool:
-    if name in ("shape",):
-        return value.kind in ("shape", "tuple", "list")
-    return True
-
-
-def _unfinished(dialect: Dialect, key: str, value: Value, text: str) -> bool:
-    """Tell whether the last value of a record that lacks usual fields may be only the beginning of what was printed."""
-    if value.kind == "number":
-        printed = value.text(text)
-        if not printed[-1:].isdigit():
-            return printed[-1:] in "+-._eE"
-        wanted = dialect.decimals.get(key, dialect.decimals.get(dialect.keys.get(key, key)))
-        mantissa, _, exponent = printed.lower().partition("e")
-        if exponent:
-            return len(exponent.lstrip("+-")) < 2
-        decimals = len(mantissa.partition(".")[2])
-        return decimals < wanted if wanted is not None else decimals == 0
-    if value.kind == "word":
-        word = str(value.value).rpartition(".")[2]
-        return word not in _MODES and word not in _DTYPES
-    return False
-
-
-def _columns(payload: Payload, values: Mapping[str, tuple[str, Value]], text: str) -> None:
-    """Move the known keys to their columns; keep every other one as a typed field."""
-    for name, (key, value) in values.items():
-        if name == "shape" and _is_shape(value):
-            shape = tuple(int(axis) for axis in as_json(value.value))
-            payload.shape = shape
-            payload.width = shape[-1] if shape else None
-            payload.rows = shape[0] if len(shape) > 1 else None
-        elif name == "norm" and (one := _one_number(value, text)) is not None:
-            number, printed = one
-            payload.norm, payload.norm_resolution = number, resolution(printed)
-        elif name == "head" and (many := _numbers(value, text)) is not None:
-            numbers, printed_all, rounded = many
-            payload.head = tuple(numbers)
-            if rounded:
-                payload.head_resolution = tuple(resolution(one) for one in printed_all)
-        elif name == "mode":
-            payload.mode = _mode(value)
-        elif name == "layer" and isinstance(value.value, int) and not isinstance(value.value, bool):
-            payload.layer = value.value
-        elif name == "residual_is_none" and key != name and isinstance(value.value, str):
-            # A dialect may print the opposite (`res=yes` says that a residual is there).
-            payload.fields[name] = value.value.lower() in ("no", "false", "none", "0")
-        else:
-            payload.fields[name] = as_json(value.value)
-
-
-def _is_shape(value: Value) -> bool:
-    inner = as_json(value.value)
-    return isinstance(inner, list) and all(isinstance(axis, int) and not isinstance(axis, bool) for axis in inner)
-
-
-def _mode(value: Value) -> str:
-    """``CaptureHiddenMode.FULL``, ``<CaptureHiddenMode.FULL: 2>``, ``FULL``, or the bare number as text."""
-    text = str(value.value).strip("<>").partition(":")[0].strip()
-    return text.rpartition(".")[2]
-
-
-def _one_number(value: Value, text: str) -> tuple[float, str] | None:
-    """Return the number a value is, with its printed text; a tensor of one number counts as one."""
-    inner = value.value
-    if isinstance(inner, TensorText):
-        return (inner.numbers[0], inner.texts[0]) if len(inner.numbers) == 1 else None
-    if value.kind == "number" and isinstance(inner, (int, float)):
-        return float(inner), value.text(text)
-    return None
-
-
-def _numbers(value: Value, text: str) -> tuple[list[float], list[str], bool] | None:
-    """Return the numbers of a list or tensor, their printed texts, and whether they were rounded when printed.
-
-    Tensors print four decimals. A Python list prints every digit: it was rounded before when one of its values is
-    no half-precision number though it has few digits.
-    """
-    inner = value.value
-    if isinstance(inner, TensorText):
-        return inner.numbers, inner.texts, True
-    if not isinstance(inner, list) or not all(isinstance(n, (int, float)) and not isinstance(n, bool) for n in inner):
-        return None
-    numbers = [float(number) for number in inner]
-    rounded = not all(map(exact_in_half_precision, numbers))
-    texts = [part.strip() for part in value.text(text).strip("[]() ").split(",")] if rounded else []
-    if len(texts) != len(numbers):
-        texts = [repr(number) for number in numbers]
-    return numbers, texts, rounded
-
-
-def _derive_norm(payload: Payload, values: Mapping[str, tuple[str, Value]], text: str) -> None:
-    """Derive the norm from a printed mean and (unbiased) standard deviation: ||x||^2 = (n - 1) std^2 + n mean^2.
-
-    Its resolution follows from the printed digits of both, by the first derivative.
-    """
-    if "mean" not in values or "std" not in values or payload.shape is None:
-        return
-    mean, std = _one_number(values["mean"][1], text), _one_number(values["std"][1], text)
-    n = math.prod(payload.shape)
-    if mean is None or std is None or n < 1:
-        return
-    norm = math.sqrt(max(0.0, (n - 1) * std[0] ** 2 + n * mean[0] ** 2)) if math.isfinite(std[0] + mean[0]) else std[0]
-    payload.norm, payload.norm_derived = norm, True
-    if norm and math.isfinite(norm):
-        off = (n - 1) * abs(std[0]) * resolution(std[1]) + n * abs(mean[0]) * resolution(mean[1])
-        payload.norm_resolution = off / norm
-
-
-# ------------------------------------------------------------------------------------------------ key: value lines
-
-
-def _pairs(dialect: Dialect, text: str, at: int, limit: int) -> Reading | None:
-    """``Decode batch, #running-req: 1, token usage: 0.00, ...``: tolerant pairs, whatever the set and order."""
-    head = matches(dialect.pattern, text, at, limit)
-    if head is None:
-        return None
-    payload = Payload("event", dialect.event, role=dialect.role)
-    fields = payload.fields
-    for name, printed in head.groupdict().items():
-        if printed is not None:
-            fields[name] = _typed(dialect, name, printed)
-    units: dict[str, str] = {}
-    end_of_text = limit
-    repeated = _REPEATED.search(text, at, limit)
-    if repeated is not None:
-        fields["repeated"] = int(repeated[1])
-        end_of_text = repeated.start()
-    position = head.end()
-    last: str | None = None
-    last_printed = ""
-    while position < end_of_text:
-        if text[position] in ", \t.":
-            position += 1
-            continue
-        stop = _pair_end(text, position, end_of_text)
-        key = _PAIR_KEY.match(text, position, stop)
-        if key is None:
-            chunk = text[position:stop].strip()
-            if last is not None and last in fields and isinstance(fields[last], list) and _PAIR_NUMBER.match(chunk):
-                fields[last].append(_typed(dialect, last, chunk))
-                last_printed = chunk
-                position = stop
-                continue
-            break
-        printed_key = as_text(strip_colours(key[1]).strip())
-        name = dialect.keys.get(printed_key, printed_key)
-        if key.end() < end_of_text and text[key.end()] in "[({'\"":
-            try:
-                value = _bounded(text, key.end(), end_of_text)
-            except (Unfinished, Unreadable):
-                last, last_printed = name, ""
-                payload.intact, payload.reason = "cut", f"the text ends inside '{printed_key}'"
-                payload.column = key.end() - at
-                position = end_of_text
-                break
-            fields[name] = as_json(value.value)
-            last, last_printed = name, value.text(text)
-            position = value.end
-            continue
-        printed = text[key.end() : stop].strip()
-        if name in dialect.lists:
-            fields[name] = [_typed(dialect, name, printed)] if printed else []
-        elif name not in fields:
-            fields[name] = _with_unit(dialect, name, printed, units)
-        last, last_printed = name, printed
-        position = stop
-    if units:
-        fields["units"] = units
-    end = position
-    missing = [name for name in dialect.usual if name not in fields]
-    if payload.intact == "whole" and missing:
-        _judge_pairs(dialect, payload, text, at, (position, limit), last, last_printed, missing)
-    payload.length = end - at
-    if not set(fields) - set(head.groupdict()) - {"repeated"} and dialect.usual:
-        return None
-    return Reading(payload, end, "tail" if payload.intact == "cut" else None)
-
-
-def _judge_pairs(
-    dialect: Dialect,
-    payload: Payload,
-    text: str,
-    at: int,
-    stopped: tuple[int, int],
-    last: str | None,
-    last_printed: str,
-    missing: list[str],
-) -> None:
-    """Tell partial from cut: is the last value complete, though usual fields are missing behind it?"""
-    position, limit = stopped
-    fields = payload.fields
-    rest = text[position:limit].strip(" ,\t")
-    if rest:
-        payload.intact, payload.reason = "cut", f"the text ends inside a key, {as_text(rest[:20])!r}"
-        payload.column = position - at
-        return
-    closed = text[:position].rstrip(" \t").endswith(",") or text[position:limit].lstrip(" \t").startswith(",")
-    number = _PAIR_NUMBER.match(last_printed)
-    wanted = dialect.decimals.get(last or "")
-    complete = closed
-    if not complete and number is not None and wanted is not None:
-        complete = len(number[1].partition(".")[2]) >= wanted
-    elif not complete and last_printed in ("True", "False", "None"):
-        complete = True
-    if complete:
-        payload.intact, payload.reason = "partial", f"{', '.join(missing)} missing"
-        return
-    if last is not None and last in fields:
-        fields[last] = None
-    payload.intact = "cut"
-    payload.reason = f"'{last}' ends in {as_text(last_printed)!r} and {missing[0]} is missing behind it"
-    payload.column = position - at
-
-
-def _pair_end(text: str, at: int, limit: int) -> int:
-    """Return where a pair ends: at a comma or full stop followed by a blank, outside parentheses."""
-    position = at
-    while True:
-        found = _PAIR_END.search(text, position, limit)
-        if found is None:
-            return limit
-        if found[0] == "." and not _SEPARATOR.search(text, at, found.start()):
-            # The full stop of an abbreviation inside a key: `est. read BW (GB/s per GPU)`.
-            position = found.end()
-            continue
-        opened = text.count("(", at, found.start()) - text.count(")", at, found.start())
-        if opened <= 0:
-            return int(found.start())
-        closing = text.find(")", found.start(), limit)
-        if closing < 0:
-            return int(found.start())
-        position = closing
-
-
-def _with_unit(dialect: Dialect, name: str, printed: str, units: dict[str, str]) -> Any:
-    """Return a value as its type; a unit or percent sign behind a number goes to ``units``."""
-    kind = dialect.types.get(name)
-    if kind == "text":
-        return as_text(printed)
-    found = _PAIR_NUMBER.match(printed)
-    if found is not None:
-        if found[2]:
-            units[name] = found[2]
-        return _typed(dialect, name, found[1])
-    return _typed(dialect, name, printed)
-
-
-def _typed(dialect: Dialect, name: str, printed: str) -> Any:
-    """Return printed text as int, float, True/False/None, or text."""
-    kind = dialect.types.get(name)
-    if kind == "text":
-        return as_text(strip_colours(printed).strip())
-    if kind == "shape":
-        return [int(axis) for axis in _INTEGER_WORD.findall(printed)]
-    try:
-        value = read_value(printed, 0)
-    except (Unfinished, Unreadable):
-        return as_text(strip_colours(printed))
-    if value.end != len(printed) or value.kind in ("word", "call", "object"):
-        return as_text(strip_colours(printed))
-    inner = as_json(value.value)
-    return float(inner) if kind == "float" and isinstance(inner, int) and not isinstance(inner, bool) else inner
-
-
-# ------------------------------------------------------------------------------------------- Python reprs, patterns
-
-
-def _call(dialect: Dialect, text: str, at: int, limit: int) -> Reading | None:
-    """``server_args=ServerArgs(a=1, b='x')``, ``Finish: obj=..., out={...}``: Python repr, never evaluated."""
-    head = matches(dialect.pattern, text, at, len(text))
-    if head is None:
-        return None
-    # The repr is read past the next anchor: what looks like a record inside its quotes is none.
-    payload = Payload("event", dialect.event, role=dialect.role)
-    closing = text[head.end() - 1] == "("
-    position, reason = _keywords(text, head.end(), len(text), payload.fields, closing=closing)
-    if reason is not None and limit < len(text):
-        payload.fields.clear()
-        position, reason = _keywords(text, head.end(), limit, payload.fields, closing=closing)
-    payload.length = position - at
-    if reason is not None:
-        payload.intact, payload.reason, payload.column = "cut", reason, position - at
-    return Reading(payload, position, "tail" if reason is not None else None)
-
-
-def _keywords(
-    text: str, at: int, limit: int, into: dict[str, Any], *, closing: bool
-) -> tuple[int, str | None]:
-    """Read ``key=value, key=value`` up to the closing bracket or the end; return where, and why it broke off."""
-    bounded = text if limit == len(text) else text[:limit]
-    position = at
-    while True:
-        while position < limit and bounded[position] in ", \t":
-            position += 1
-        if position >= limit:
-            return position, ("the text ends before the closing bracket" if closing else None)
-        if bounded[position] == ")":
-            return position + 1, None
-        key = _KEY.match(bounded, position)
-        if key is None:
-            if not closing:
-                return position, None
-            return position, f"expected 'name=', found {as_text(bounded[position : position + 12])!r}"
+    @contextlib.contextmanager
+    def _window(self) -> Iterator[Window]:
+        """Open the input."""
+        if self.path is None:
+            yield StreamWindow(self._stream_reader())
+            return
+        fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
         try:
-            value = read_value(bounded, key.end())
-        except Unfinished as error:
-            return position, f"the text ends inside {error.inside} of '{key[1]}'"
-        except Unreadable as error:
-            return position, f"'{key[1]}': expected {error.expected}"
-        into[as_text(key[1])] = as_json(value.value)
-        position = value.end
-
-
-def _pattern(dialect: Dialect, text: str, at: int, limit: int) -> Reading | None:
-    """A line with a fixed form: named groups become fields, under the types the grammar gives."""
-    found = matches(dialect.pattern, text, at, limit)
-    if found is None:
-        return None
-    payload = Payload(dialect.kind, dialect.event, role=dialect.role, length=found.end() - at)  # type: ignore[arg-type]
-    for name, printed in found.groupdict().items():
-        if printed is not None:
-            payload.fields[name] = _typed(dialect, name, printed.strip())
-    return Reading(payload, found.end())
-
-
-def _keyvalue(dialect: Dialect, text: str, at: int, limit: int) -> Reading | None:
-    """A fixed head, then ``key=value`` separated by blanks or commas (the dumper's lines)."""
-    head = matches(dialect.pattern, text, at, limit)
-    if head is None:
-        return None
-    pairs = _collect(text, head.end(), limit, loose=False, alone=True)
-    reading = _build(dialect, text, at, limit, dialect.event, None, None, pairs)
-    for name, printed in head.groupdict().items():
-        if printed is not None:
-            kept = _typed(dialect, name, printed)
-            if name == "layer":
-                reading.payload.layer = int(kept)
+            status = os.fstat(fd)
+            # Files of /proc have no size before they are read.
+            if stat.S_ISREG(status.st_mode) and status.st_size:
+                yield FileWindow(fd, status.st_size)
             else:
-                reading.payload.fields[name] = kept
-    return reading
+                widen(fd)
+                yield StreamWindow(partial(os.read, fd, PIPE_SIZE))
+        finally:
+            os.close(fd)
+
+    def _stream_reader(self) -> Callable[[], bytes]:
+        """Return what reads the file object on; from where it stood at first, when it is read again."""
+        stream = self.stream
+        seekable = getattr(stream, "seekable", None)
+        if seekable is not None and seekable():
+            if self._start is None:
+                self._start = stream.tell()
+            stream.seek(self._start)
+        elif self._opened:
+            raise InputError(f"'{self.name}' was read before and cannot be read again", help="save it to a file first")
+        self._opened = True
+        with contextlib.suppress(OSError, ValueError, AttributeError):  # it may have no descriptor
+            widen(stream.fileno())
+        return partial(_read_stream, stream)
 
 
-def _traceback(dialect: Dialect, text: str, at: int, limit: int) -> Reading | None:
-    """The first line of a traceback; the lines after it are gathered by parse.py, which knows lines."""
-    found = matches(dialect.pattern, text, at, limit)
-    if found is None:
-        return None
-    payload = Payload("event", dialect.event, length=found.end() - at)
-    return Reading(payload, found.end(), "traceback")
+def widen(fd: int) -> None:
+    """Let a pipe hold 1 MiB, where it is one and the system allows it: the usual 64 KiB halve the speed."""
+    with contextlib.suppress(OSError, AttributeError):
+        fcntl.fcntl(fd, fcntl.F_SETPIPE_SZ, PIPE_SIZE)
 
 
-_READERS = {
-    "tagged": _tagged,
-    "pairs": _pairs,
-    "call": _call,
-    "pattern": _pattern,
-    "keyvalue": _keyvalue,
-    "traceback": _traceback,
-}
-READERS = tuple(_READERS)
+def _read_stream(stream: Any) -> bytes:
+    """Read a file object on: its bytes, or the UTF-8 form of its text."""
+    data = stream.read(PIPE_SIZE)
+    while data is None:  # nothing yet, of a descriptor opened not to wait
+        time.sleep(0.05)
+        data = stream.read(PIPE_SIZE)
+    if isinstance(data, str):
+        try:
+            return data.encode("utf-8", "surrogateescape")
+        except UnicodeEncodeError:
+            return data.encode("utf-8", "surrogatepass")
+    return bytes(data)
+
+
+def standard_input() -> Any:
+    """Return standard input as a binary file object where it is one, or None when it is closed."""
+    return getattr(sys.stdin, "buffer", sys.stdin)
+
+
+def unreadable(name: str, error: Exception) -> InputError:
+    """Return the error for something that is there and cannot be read."""
+    reason = (getattr(error, "strerror", None) or str(error)).lower()
+    if isinstance(error, PermissionError):
+        return InputError(
+            f"'{name}' cannot be read: {reason}",
+            help="as another user: sudo cat FILE | logscope COMMAND -",
+        )
+    return InputError(f"'{name}' cannot be read: {reason}")

@@ -1,0 +1,359 @@
+"""What the user named, as sources: paths, globs, directories, standard input, file objects, pipes and devices.
+
+This module is responsible for finding the inputs, each once, and for saying what is missing and what was left out. It
+must not know what stands in a log, and it never asks another host: a remote path is recognised here and opened
+elsewhere. How a source is read stands in :mod:`logscope.reader`.
+"""
+
+# Names are shown as the user gave them, and pathlib would tidy "./a" and "a//b".
+# ruff: noqa: PTH112, PTH114, PTH115, PTH116, PTH118, PTH119, PTH122, PTH123, PTH207, PTH208
+
+from __future__ import annotations
+
+import contextlib
+import glob
+import io
+import json
+import os
+import re
+import stat
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from logscope.blocks import BLOCK_SIZE, LINE_SLACK, Block
+from logscope.errors import InputError, NothingRecognised, did_you_mean
+from logscope.reader import Source, standard_input, unreadable
+from logscope.unpack import form_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+__all__ = ["BLOCK_SIZE", "LINE_SLACK", "Block", "Source", "expand", "is_remote"]
+
+Input: TypeAlias = "str | bytes | os.PathLike[str] | Any"
+
+DEVICE_LIMIT = 256 << 20  # bytes read of a device when no limit is given: /dev/zero has no end
+_SNIFF = 4 << 10
+
+LOG_SUFFIXES = frozenset({".log", ".txt", ".out", ".err"})
+_PACKED = (".gz", ".bz2", ".xz", ".zst")
+_ROTATED = re.compile(r"[.-]\d[\dT_.:-]*$")  # server.log.1, server.log-20260210, 0.log.20260210-101010
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
+_REMOTE = re.compile(r"(?:[^\s/:@]+@)?(?:\[[0-9A-Za-z:.%]+\]|[^\s/:@\[\]]+):")
+_DRIVE = re.compile(r"[A-Za-z]:[\\/]")
+_CONTROLS = bytes(byte for byte in range(32) if byte not in b"\b\t\n\f\r\x1b")
+
+
+def is_remote(text: str) -> bool:
+    r"""Tell whether a text names a file on another host: ``ssh://...`` or ``[user@]host:path``.
+
+    A local file of that name wins, and so do a local glob that matches and a Windows drive (``C:\logs``).
+    """
+    if text.startswith("ssh://"):
+        return True
+    if _SCHEME.match(text) or _DRIVE.match(text) or _REMOTE.match(text) is None:
+        return False
+    return not os.path.lexists(text) and not (glob.has_magic(text) and glob.glob(text))
+
+
+def expand(inputs: Input | Iterable[Input], *, limit: int | None = None) -> list[Source]:
+    """Return what the user named as sources, each file once, in the order named.
+
+    Taken are paths, globs (as a shell would match them, ``**`` too), directories, ``-`` for standard input, and
+    binary or text file objects. A directory gives, recursively and sorted, its ``*.log *.txt *.out *.err`` (rotated
+    and compressed forms too) and its text files without a suffix; links are followed, once; hidden files and folders
+    are not looked at; what else was left out is said in a warning. ``limit`` bounds the bytes of text read of each.
+
+    Warnings that concern no single source stand with the first one.
+
+    Raises
+    ------
+    InputError
+        For an input that is missing or unreadable, or stands on another host.
+    NothingRecognised
+        When directories are all that was named, and none holds a log.
+
+    """
+    if isinstance(inputs, (str, bytes, os.PathLike)) or hasattr(inputs, "read"):
+        inputs = [inputs]
+    found = _Expansion(limit)
+    for item in inputs:
+        found.add(item)
+    return found.result()
+
+
+class _Expansion:
+    """The state of one :func:`expand`."""
+
+    def __init__(self, limit: int | None) -> None:
+        self._limit = limit
+        self._sources: list[Source] = []
+        self._by_file: dict[object, Source] = {}
+        self._empty: list[tuple[str, list[str], bool]] = []  # directory, what was left out, was any file refused
+
+    def result(self) -> list[Source]:
+        """Return the sources, or say that there are none."""
+        for directory, left_out, refused in self._empty:
+            if not self._sources:
+                what = f"there are no logs in '{directory}'"
+                note = _listed("left out: ", left_out) if left_out else None
+                kind = InputError if refused else NothingRecognised
+                raise kind(what, note=note, help="name the files themselves to read whatever they are")
+            self._sources[0].warnings.append(f"{directory}: holds no logs" + _listed("; left out: ", left_out))
+        if not self._sources:
+            raise InputError("no input was named")
+        return self._sources
+
+    def add(self, item: Input) -> None:
+        """Add what one argument names."""
+        if hasattr(item, "read"):
+            self._add_stream(item)
+        elif isinstance(item, os.PathLike):
+            self._add_path(os.fsdecode(item))
+        elif isinstance(item, (str, bytes)):
+            self._add_text(os.fsdecode(item))
+        else:
+            raise InputError(f"{item!r} is neither a path nor a file object")
+
+    def _add_text(self, text: str) -> None:
+        if text == "-":
+            self._add_stdin()
+        elif _exists(text):
+            self._add_path(text)
+        elif is_remote(text):
+            raise InputError(f"'{text}' is on another host", help=f"bring it here first: logscope fetch {text}")
+        elif glob.has_magic(text) and (matches := sorted(glob.glob(text, recursive=True))):
+            for path in matches:
+                self._add_path(path)
+        else:
+            raise missing(text)
+
+    def _add_stdin(self) -> None:
+        stream = standard_input()
+        if stream is None:
+            raise InputError("standard input is closed")
+        self._add_stream(stream, "-")
+
+    def _add_stream(self, stream: Any, name: str | None = None) -> None:
+        if isinstance(stream, io.TextIOBase):
+            buffer = getattr(stream, "buffer", None)
+            if buffer is not None:
+                if stream.seekable():  # what it has decoded ahead is not read yet
+                    stream.seek(stream.tell())
+                stream = buffer
+        if name is None:
+            given = getattr(stream, "name", None)
+            name = given if isinstance(given, str) else f"<{type(stream).__name__}>"
+        source = Source(name, stream=stream, limit=self._limit)
+        key: object = id(stream)
+        with contextlib.suppress(OSError, ValueError, AttributeError):
+            status = os.fstat(stream.fileno())
+            self._bound(source, status)
+            if stat.S_ISREG(status.st_mode) or name == "-":
+                key = (status.st_dev, status.st_ino)
+        self._keep(key, source)
+
+    def _add_path(self, path: str) -> None:
+        try:
+            status = os.stat(path)
+        except FileNotFoundError as error:
+            raise missing(path) from error
+        except (OSError, ValueError) as error:
+            raise unreadable(path, error) from error
+        if stat.S_ISDIR(status.st_mode):
+            self._add_directory(path)
+        elif stat.S_ISREG(status.st_mode):
+            try:
+                self._add_file(path, status)
+            except OSError as error:
+                raise unreadable(path, error) from error
+        elif stat.S_ISSOCK(status.st_mode):
+            raise InputError(f"'{path}' is a socket, which cannot be read like a file")
+        else:
+            # A pipe is not opened before it is read: opening waits for its writer.
+            if not os.access(path, os.R_OK):
+                raise unreadable(path, PermissionError(13, "Permission denied"))
+            source = Source(path, path=path, limit=self._limit)
+            self._bound(source, status)
+            self._keep((status.st_dev, status.st_ino), source)
+
+    def _add_file(self, path: str, status: os.stat_result) -> Source:
+        """Add a plain file. Raises OSError when it cannot be opened."""
+        form = form_of(_head(path))
+        source = Source(path, path=path, compressed=form, limit=self._limit)
+        source.size = None if form else status.st_size
+        return self._keep((status.st_dev, status.st_ino), source)
+
+    def _add_directory(self, top: str) -> None:
+        if _is_saved_run(top):
+            self._sources.append(Source(top, path=top, saved_run=True))
+            return
+        walk = _Walk(top)
+        first: Source | None = None
+        refused = False
+        for path in sorted(walk.logs):
+            try:
+                source = self._add_file(path, os.stat(path))
+            except OSError as error:
+                refused = True
+                walk.leave_out(path, error.strerror or str(error))
+                continue
+            first = first or source
+        if first is None:
+            self._empty.append((top, walk.left_out, refused))
+            return
+        if walk.left_out:
+            first.warnings.append(f"{top}: " + _listed("left out: ", walk.left_out))
+        twins = [
+            path for path in sorted(walk.logs) if path.endswith(_PACKED) and os.path.splitext(path)[0] in walk.logs
+        ]
+        if twins:
+            first.warnings.append(
+                f"{top}: " + _listed("stand beside an unpacked file of the same name, and both are read: ", twins)
+            )
+
+    def _bound(self, source: Source, status: os.stat_result) -> None:
+        """Give a device an end."""
+        if source.limit is None and (stat.S_ISCHR(status.st_mode) or stat.S_ISBLK(status.st_mode)):
+            source.limit = DEVICE_LIMIT
+
+    def _keep(self, key: object, source: Source) -> Source:
+        """Add a source, unless it is a file that is there already. Return the one that is kept."""
+        kept = self._by_file.setdefault(key, source)
+        if kept is source:
+            self._sources.append(source)
+        else:
+            kept.warn(f"was also named as '{source.name}' and is read once")
+        return kept
+
+
+class _Walk:
+    """The logs below a directory: every file and folder once, under its own name rather than a link's."""
+
+    def __init__(self, top: str) -> None:
+        self._top = top
+        self.logs: set[str] = set()
+        self.left_out: list[str] = []
+        self._seen: set[tuple[int, int]] = set()
+        links: list[str] = []
+        folders = [top]
+        while folders or links:
+            if not folders:
+                self._look(links.pop(), folders)
+                continue
+            folder = folders.pop()
+            try:
+                with os.scandir(folder) as entries:
+                    listed = sorted(entries, key=lambda entry: entry.name)
+            except OSError as error:
+                if folder == top:
+                    raise unreadable(top, error) from error
+                self.leave_out(folder, error.strerror or str(error))
+                continue
+            for entry in listed:
+                if entry.name.startswith("."):
+                    continue
+                if entry.is_symlink():
+                    links.append(entry.path)
+                else:
+                    self._look(entry.path, folders)
+
+    def leave_out(self, path: str, reason: str) -> None:
+        """Note what is not read, and why."""
+        self.left_out.append(f"{os.path.relpath(path, self._top)} ({reason.lower()})")
+
+    def _look(self, path: str, folders: list[str]) -> None:
+        """Take a file, or a folder to be walked, that was not met before."""
+        try:
+            status = os.stat(path)
+        except OSError as error:
+            self.leave_out(path, error.strerror or str(error))
+            return
+        key = (status.st_dev, status.st_ino)
+        if key in self._seen:
+            return
+        self._seen.add(key)
+        if stat.S_ISDIR(status.st_mode):
+            if _is_saved_run(path):
+                self.leave_out(path, "a saved run")
+            else:
+                folders.append(path)
+        elif not stat.S_ISREG(status.st_mode):
+            self.leave_out(path, "not a plain file")
+        elif _looks_like_log(path):
+            self.logs.add(path)
+        else:
+            self.leave_out(path, "not a log by its name" if os.path.splitext(path)[1] else "not a text")
+
+
+def _looks_like_log(path: str) -> bool:
+    """Tell a log by its name, or, where that has no suffix, by its first bytes. Unreadable files are let through."""
+    name = os.path.basename(path)
+    packed = name.endswith(_PACKED)
+    name = _ROTATED.sub("", os.path.splitext(name)[0] if packed else name)
+    suffix = os.path.splitext(name)[1].lower()
+    if suffix or packed:
+        return not suffix or suffix in LOG_SUFFIXES
+    try:
+        head = _head(path)
+    except OSError:
+        return True  # said when it is opened
+    return form_of(head) is not None or len(head) - len(head.translate(None, _CONTROLS)) <= len(head) // 20
+
+
+def _head(path: str) -> bytes:
+    """Return the first bytes of a plain file."""
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        return os.pread(fd, _SNIFF, 0)
+    finally:
+        os.close(fd)
+
+
+def _is_saved_run(directory: str) -> bool:
+    """Tell whether ``Run.save`` wrote this folder: its ``manifest.json`` has the key ``logscope_run``."""
+    try:
+        with open(os.path.join(directory, "manifest.json"), "rb") as file:
+            manifest = json.load(file)
+    except (OSError, ValueError, RecursionError):
+        return False
+    return isinstance(manifest, dict) and "logscope_run" in manifest
+
+
+def _exists(text: str) -> bool:
+    """Tell whether something of this name is there; a dangling link is."""
+    try:
+        return os.path.lexists(text)
+    except ValueError:  # a NUL in the name
+        return False
+
+
+def _listed(before: str, names: list[str], most: int = 5) -> str:
+    """Return a few names as text, and how many more there are; nothing for none."""
+    if not names:
+        return ""
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return before + ", ".join(names[:most]) + more
+
+
+def missing(text: str) -> InputError:
+    """Return the error for something that is not there, with the nearest name that is."""
+    if os.path.islink(text):
+        return InputError(f"'{text}' is a link to '{os.readlink(text)}', which is not there")
+    if _SCHEME.match(text):
+        return InputError(
+            f"'{text}' is an address, not a file", help="download it, or pipe it: curl ADDRESS | logscope COMMAND -"
+        )
+    if glob.has_magic(text):
+        return InputError(f"no file matches '{text}'")
+    folder, name = os.path.split(text)
+    while folder and not os.path.isdir(folder):
+        folder, name = os.path.split(folder)
+        if not name:
+            break
+    try:
+        known = os.listdir(folder or ".")
+    except OSError:
+        known = []
+    missing = os.path.join(folder, name)
+    why = f"there is no '{missing}'" if missing != text else None
+    return InputError(f"there is no file '{text}'", why=why, help=did_you_mean(name, known))
