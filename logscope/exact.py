@@ -132,7 +132,7 @@ def read_record(dialects: Sequence[Dialect], text: str, at: int, limit: int) -> 
             reading = _READERS[dialect.reader](dialect, text, at, limit)
         except PatternTimeout:
             reason = f"a pattern of {dialect.source} took longer than {TIME_LIMIT:g} s on this text"
-            refused = Reading(_unparsed(text, at, limit, reason, 0), limit)
+            refused = Reading(_unparsed(dialects, text, at, limit, reason), limit)
             continue
         if reading is not None:
             return reading
@@ -141,17 +141,14 @@ def read_record(dialects: Sequence[Dialect], text: str, at: int, limit: int) -> 
         return refused
     if not strict:
         return None
-    return Reading(_unparsed(text, at, limit, _why_not(dialects, text, at, limit), None), limit)
+    return Reading(_unparsed(dialects, text, at, limit, _why_not(dialects, text, at, limit)), limit)
 
 
-def _unparsed(text: str, at: int, limit: int, reason: str, column: int | None) -> Payload:
-    return Payload("unparsed", dialect_name(text, at), reason=reason, column=column, length=limit - at)
-
-
-def dialect_name(text: str, at: int) -> str:
-    """Return the anchor's first words, as a name for what no event matched."""
-    found = _SLUG.sub("_", text[at : at + 24].lower()).strip("_")
-    return found.split("_is_")[0] or "record"
+def _unparsed(dialects: Sequence[Dialect], text: str, at: int, limit: int, reason: str) -> Payload:
+    """Name what no event matched after the anchor it begins with."""
+    anchors = (anchor for dialect in dialects for anchor in dialect.anchors if text.startswith(anchor, at))
+    name = _SLUG.sub("_", max(anchors, key=len, default="record").lower()).strip("_")
+    return Payload("unparsed", name, reason=reason, length=limit - at)
 
 
 def _why_not(dialects: Sequence[Dialect], text: str, at: int, limit: int) -> str:

@@ -36,6 +36,8 @@ TENSOR_CHARACTERS = 1 << 16
 TRACEBACK_LINES = 400
 # Distinct texts remembered; beyond it the memory is emptied and fills again. Bounds memory, never changes a result.
 REMEMBERED = 1 << 15
+# Lines with bytes that are not UTF-8 that are listed by number.
+LISTED_LINES = 50
 
 _QUICK_TAIL = re.compile(rb", norm=(\d+\.\d{4}), first5=\[(-?\d[\d.e+-]*(?:, -?\d[\d.e+-]*)*)\]")
 _QUOTES = re.compile(r"\\.|['\"]", re.DOTALL)
@@ -77,6 +79,7 @@ class Parser:
         self.grammar = grammar
         self.file = file
         self.accounting = Accounting()
+        self.invalid_lines: list[int] = []
         self._quick_allowed = quick
         self._out: list[Occurrence] = []
         self._queue: deque[_Entry] = deque()
@@ -176,8 +179,20 @@ class Parser:
         if self._undecoded or not data.isascii():
             text = self._decoder.decode(data)
             self._undecoded = bool(self._decoder.getstate()[0])
-            if not text.isascii():
-                self.accounting.invalid_utf8_bytes += len(_SURROGATE.findall(text))
+            wrong = 0 if text.isascii() else len(_SURROGATE.findall(text))
+            if wrong:
+                self.accounting.invalid_utf8_bytes += wrong
+                self._list_invalid(block)
+
+    def _list_invalid(self, block: Block) -> None:
+        """Remember the first lines that hold bytes which are not UTF-8."""
+        for number, raw in enumerate(block.data.split(b"\n"), block.line):
+            if len(self.invalid_lines) >= LISTED_LINES:
+                return
+            try:
+                raw.decode("utf-8")
+            except UnicodeDecodeError:
+                self.invalid_lines.append(number)
 
     def _count(self, payload: Payload, line: int) -> None:
         """Account for one record that is done."""
@@ -284,7 +299,7 @@ class Parser:
                 break
             at, anchor = found.start(), found[0]
             if _inside_quotes(text, at, position):
-                self.accounting.quoted += anchor in grammar.strict
+                self.accounting.quoted += self._would_be(text, at, anchor)
                 search = found.end()
                 continue
             limit = self._limit(text, found.end())
@@ -322,6 +337,13 @@ class Parser:
         if self._pending and (rest.strip() or records == 0):
             end, prefix = peel(rest) if records == 0 else (0, NO_PREFIX)
             self._offer(rest[end:], prefix, line)
+
+    def _would_be(self, text: str, at: int, anchor: str) -> bool:
+        """Tell whether quoted text would have been a record (a bare `Capture ` in a sentence would not)."""
+        if anchor in self.grammar.strict:
+            return True
+        reading = self.grammar.read(text, at, anchor, len(text))
+        return reading is not None and reading.payload.kind == "event"
 
     def _limit(self, text: str, after: int) -> int:
         """Return where the record ends at the latest: where the next anchored record, with its prefix, begins."""
@@ -367,7 +389,7 @@ class Parser:
         """Count what looks like a record inside a value of the record just read."""
         found = self.grammar.finder.search(text, start, end)
         while found is not None:
-            self.accounting.quoted += found[0] in self.grammar.strict
+            self.accounting.quoted += self._would_be(text, found.start(), found[0])
             found = self.grammar.finder.search(text, found.end(), end)
 
     def _learn(self, text: str, at: int, reading: Reading) -> None:

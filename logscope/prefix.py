@@ -133,31 +133,31 @@ def peel(text: str, at: int = 0) -> tuple[int, Prefix]:
     into: _Found = {}
     position = at
     length = len(text)
-    before_blanks = at
+    indented_at: int | None = None
     while position < length:
         blanks = _BLANKS.match(text, position)
         if blanks is not None:
             # Blanks between prefixes belong to them; blanks before the line's own text are its indentation.
-            before_blanks, position = position, blanks.end()
+            indented_at, position = position, blanks.end()
             continue
         colour = _COLOUR.match(text, position)
         if colour is not None:
-            position = colour.end()
+            indented_at, position = None, colour.end()
             continue
         for pattern, take in _FORMS:
             found = pattern.match(text, position)
             if found is not None:
                 take(found, into)
-                position = found.end()
+                indented_at, position = None, found.end()
                 break
         else:
             stuck = _STUCK.match(text, position)
             if stuck is None:
-                if position > at and text[position - 1] in " \t":
-                    position = max(before_blanks, at)
+                if indented_at is not None:
+                    position = indented_at
                 break
             _origin(stuck[1], into)
-            position = stuck.end()
+            indented_at, position = None, stuck.end()
     if not into:
         return position, NO_PREFIX
     return position, _build(into)

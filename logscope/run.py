@@ -14,7 +14,7 @@ from logscope import grammar as grammars_module
 from logscope.errors import NothingRecognised
 from logscope.labelled import FileOrder, Labelled, in_order
 from logscope.model import Accounting, ForwardPass, Segment, ServerEvent
-from logscope.parse import Parser
+from logscope.parse import LISTED_LINES, Parser
 from logscope.passes import Labeller
 from logscope.report import Context, Item, Query, Report, ask
 from logscope.source import expand, is_remote
@@ -92,7 +92,7 @@ def items_of(
         for item in labeller.close():
             yield source.name, item
         _account(reading, parser.accounting, before)
-        reading.warnings.extend(source.warnings)
+        _warn(reading, source, parser)
 
 
 def _account(reading: Reading, now: Accounting, before: Accounting) -> None:
@@ -102,6 +102,16 @@ def _account(reading: Reading, now: Accounting, before: Accounting) -> None:
         if grown:
             setattr(reading.accounting, name, getattr(reading.accounting, name) + grown)
             setattr(before, name, getattr(now, name))
+
+
+def _warn(reading: Reading, source: Source, parser: Parser) -> None:
+    """Say what was wrong with an input, in sentences."""
+    reading.warnings.extend(source.warnings)
+    wrong = parser.accounting.invalid_utf8_bytes
+    if wrong:
+        lines = ", ".join(map(str, parser.invalid_lines))
+        more = ", ..." if len(parser.invalid_lines) >= LISTED_LINES else ""
+        reading.warnings.append(f"{source.name}: {wrong} bytes are not UTF-8 (lines {lines}{more}); kept as they are")
 
 
 def labelled_events(
@@ -126,7 +136,7 @@ def labelled_events(
         yield from _ordered(order, labeller.feed(parser.close()), labeller.watermark)
         yield from _ordered(order, labeller.close(), None)
         _account(reading, parser.accounting, before)
-        reading.warnings.extend(source.warnings)
+        _warn(reading, source, parser)
 
 
 def _ordered(order: FileOrder, items: Iterable[Item], watermark: int | None) -> Iterator[Labelled]:

@@ -168,10 +168,14 @@ def _read_string(source: str, at: int) -> Value:
     found = _STRING.match(source, at)
     if found is None:
         raise Unfinished(len(source), "a quoted text")
-    body = as_text(found[1][1:-1])
-    prefix = source[at : found.start(1)].lower()
-    if "\\" in body and "r" not in prefix:
-        body = _ESCAPE.sub(_unescape, body)
+    body = found[1][1:-1]
+    raw = "r" in source[at : found.start(1)].lower()
+    if "\\" in body and not raw:
+        # Bytes that are not UTF-8 are shown as \\xNN only after the printed escapes were read.
+        body = body.encode("latin-1", "replace").decode("utf-8", "surrogateescape")
+        body = _ESCAPE.sub(_unescape, body).encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+    else:
+        body = as_text(body)
     return Value(body, "string", at, found.end())
 
 
