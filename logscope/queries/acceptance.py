@@ -26,6 +26,12 @@ if TYPE_CHECKING:
 
 # How many places a list in the report names; all of them are counted.
 NAMED = 20
+_STAGES = {
+    "startup": "of start-up",
+    "graph_capture": "of graph capture",
+    "warmup": "of the warm-up",
+    "serving": "of serving",
+}
 # Points of the chart.
 _POINTS = 60
 
@@ -583,12 +589,11 @@ class Answer:
             places = counts["damaged"]
             be = "is damaged and enters" if places.count == 1 else "are damaged and enter"
             notes.append(f"{count(places.count, 'statistics line')} {be} no statistic ({places})")
-        for stage in ("startup", "graph_capture", "warmup", "serving"):
+        for stage, words in _STAGES.items():
             if f"of {stage}" in counts:
                 places = counts[f"of {stage}"]
                 be = "is" if places.count == 1 else "are"
-                words = stage.replace("_", " ")
-                notes.append(f"{count(places.count, 'statistics line')} of {words} {be} left out ({places})")
+                notes.append(f"{count(places.count, 'statistics line')} {words} {be} left out ({places})")
         if "switches" in counts:
             notes.append(
                 f"the number of draft tokens was switched {count(counts['switches'].count, 'time')} "
