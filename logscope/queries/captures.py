@@ -8,11 +8,22 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from logscope.model import CAPTURE_EVENTS, ServerEvent, states
+from logscope.model import CAPTURE_EVENTS, ForwardPass, ServerEvent, states
+from logscope.queries.clock import writer_label
 from logscope.queries.setup import Graphs, Hidden, hidden_sizes
-from logscope.queries.tables import TELLING, table
+from logscope.queries.tables import TELLING, table, without_empty
 from logscope.queries.tally import Tally
-from logscope.queries.words import EMBEDDING, and_list, count, layer_list, layer_name, most_common, source_name, span
+from logscope.queries.words import (
+    EMBEDDING,
+    and_list,
+    count,
+    layer_list,
+    layer_name,
+    most_common,
+    phase_list,
+    source_name,
+    span,
+)
 from logscope.report import Column, Context, Item, Report
 
 if TYPE_CHECKING:
@@ -31,6 +42,7 @@ _PHASES = [
     Column("per_pass", "per pass", align="right", always=True),
     Column("layers", "captured before layer", always=True),
     Column("joined", "joined width"),
+    Column("mode", "capture hidden mode"),
     Column("copies", align="right"),
 ]
 _LAYERS = [
@@ -52,6 +64,14 @@ _NOT_SERVING = [
     Column("per_pass", "per pass", align="right"),
     Column("layers", "captured before layer"),
 ]
+_WRITERS = [
+    *TELLING,
+    Column("writer", always=True),
+    Column("captures", "prints of captures", align="right", always=True),
+    Column("layers", "captured before layer"),
+    Column("per_layer", "per layer", align="right", always=True),
+    Column("differ", "differ from the others", align="right"),
+]
 _DEVIATIONS = [
     *TELLING,
     Column("where", always=True),
@@ -71,18 +91,58 @@ class Captures:
     def __init__(self) -> None:
         self._tally = Tally()
         self._graphs = Graphs()
+        # (file, segment, writer) -> layer -> [while serving, differing copies]; only where prefixes name writers
+        self._writers: dict[tuple[str, int, str], dict[int | None, list[int]]] = {}
+        self._labels: dict[tuple[Any, ...], str] = {}
 
     def see(self, item: Item) -> None:
         """Take one item."""
         self._tally.see(item)
-        if isinstance(item, ServerEvent) and item.occurrence[3].event == "decode_stats":
+        if isinstance(item, ForwardPass):
+            if item.role == "target" and item.during == "serving":
+                self._by_writer(item)
+        elif isinstance(item, ServerEvent) and item.occurrence[3].event == "decode_stats":
             self._graphs.see(item)
+
+    def _by_writer(self, item: ForwardPass) -> None:
+        """Count the captures of a pass by who printed them; the copies are there when they were kept on reading."""
+        for record in item.captures:
+            layer = record.first[3].layer
+            for differs, printed in ((0, (record.first, *record.others)), (1, record.variants)):
+                for occurrence in printed:
+                    writer = occurrence[2].writer
+                    label = self._labels.get(writer)
+                    if label is None:
+                        label = self._labels[writer] = writer_label(occurrence[2])
+                    if label:
+                        layers = self._writers.setdefault((item.file, item.segment, label), {})
+                        counts = layers.setdefault(layer, [0, 0])
+                        counts[0] += 1
+                        counts[1] += differs
+
+    def _writer_rows(self) -> list[dict[str, Any]]:
+        rows = []
+        for (file, segment, label), layers in self._writers.items():
+            numbers = [printed for printed, _ in layers.values()]
+            ordered = sorted(layers, key=lambda layer: -1 if layer is None else layer)
+            rows.append(
+                {
+                    "file": file,
+                    "segment": segment,
+                    "writer": label,
+                    "captures": sum(numbers),
+                    "layers": layers_cell(ordered),
+                    "per_layer": span(min(numbers), max(numbers)),
+                    "differ": sum(differing for _, differing in layers.values()),
+                }
+            )
+        return rows
 
     def report(self, context: Context) -> Report:
         """Answer."""
         tally = self._tally
         sizes = hidden_sizes(tally)
-        targets = [bucket for bucket in tally.buckets.values() if bucket.key.role == "target"]
+        targets = [bucket for bucket in tally.ordered() if bucket.key.role == "target"]
         serving = [bucket for bucket in targets if bucket.key.during == "serving"]
         apart = [bucket for bucket in targets if bucket.key.during != "serving" and bucket.captures]
         hidden_by_graphs = [
@@ -90,18 +150,22 @@ class Captures:
         ]
         deviations, left_out = _deviations(targets)
         report = Report("captures", "", accounting=context.accounting)
-        report.tables["phases"] = table(
-            _PHASES, [phase_row(bucket, sizes) for bucket in serving], title="while serving"
-        )
+        rows = [phase_row(bucket, sizes) for bucket in serving]
+        columns = without_empty(_PHASES, rows) or _PHASES
+        report.tables["phases"] = table(columns, rows, title="target passes while serving")
         report.tables["layers"] = table(_LAYERS, [row for bucket in serving for row in _layer_rows(bucket, sizes)])
         if apart:
-            rows = [phase_row(bucket, sizes) for bucket in apart]
+            others = [phase_row(bucket, sizes) for bucket in apart]
             report.tables["not_serving"] = table(
                 _NOT_SERVING,
-                rows,
+                others,
                 title="not counted as serving",
                 caption="Dummy passes of graph capture and the warm-up request; no number above includes them.",
             )
+        writers = self._writer_rows()
+        if len(writers) > 1:
+            title = "prints by writer, every copy counted"
+            report.tables["writers"] = table(without_empty(_WRITERS, writers), writers, title=title)
         if deviations:
             report.tables["deviations"] = table(
                 _DEVIATIONS, deviations, title="passes that captured something else than usual", caption=left_out
@@ -119,7 +183,7 @@ def phase_row(bucket: Bucket, sizes: dict[tuple[str, int, str | None], Hidden]) 
     """Return what one bucket of target passes captured, as a row."""
     key = bucket.key
     usual = bucket.usual
-    layers = layers_cell(usual) if usual is not None else "varies" if bucket.sets else ""
+    layers = layers_cell(usual) if usual is not None else "varies" if bucket.known_sets else ""
     return {
         "file": key.file,
         "segment": key.segment,
@@ -134,8 +198,34 @@ def phase_row(bucket: Bucket, sizes: dict[tuple[str, int, str | None], Hidden]) 
         "per_pass": per_pass(bucket),
         "layers": layers,
         "joined": "; ".join(joined_words(bucket, sizes)),
+        "mode": ", ".join(modes_of(bucket)),
         "copies": copies_words(bucket),
     }
+
+
+def modes_of(bucket: Bucket) -> list[str]:
+    """Return the capture_hidden_mode of its joined states as printed, the most common first."""
+    counts: dict[str, int] = {}
+    for cell in bucket.cells.values():
+        if cell.event == "aux_concat":
+            for mode, number in cell.modes.items():
+                counts[mode] = counts.get(mode, 0) + number
+    return sorted(counts, key=lambda mode: -counts[mode])
+
+
+def mode_notes(buckets: Iterable[Bucket]) -> list[str]:
+    """Say when extend and verify of one run join with different hidden modes: both need all rows (FULL)."""
+    seen: dict[tuple[Any, ...], dict[str, list[str]]] = {}
+    for bucket in buckets:
+        modes = modes_of(bucket)
+        if modes and bucket.key.role == "target":
+            by_mode = seen.setdefault((bucket.key.file, bucket.key.segment, bucket.key.site), {})
+            by_mode.setdefault(modes[0], []).append(bucket.key.phase)
+    return [
+        f"capture_hidden_mode is {and_list([f'{mode} in {phase_list(phases)}' for mode, phases in by_mode.items()])}"
+        for by_mode in seen.values()
+        if len(by_mode) > 1
+    ]
 
 
 def layers_cell(layers: Iterable[int | None]) -> str:
@@ -146,7 +236,7 @@ def layers_cell(layers: Iterable[int | None]) -> str:
 def per_pass(bucket: Bucket) -> int | str | None:
     """Return the captures of one pass: a number where all complete passes agree, else ``3 in 249, 2 in 1``."""
     numbers: dict[int, int] = {}
-    for layers, captured in bucket.sets.items():
+    for layers, captured in bucket.known_sets.items():
         numbers[len(layers)] = numbers.get(len(layers), 0) + captured.count
     if not numbers:
         return None
@@ -239,14 +329,7 @@ def _requested(tally: Tally, buckets: Sequence[Bucket]) -> list[dict[str, Any]]:
         requested = payload.fields.get("layers_to_capture", payload.fields.get("requested"))
         if not isinstance(requested, list):
             continue
-        captured = {
-            layer
-            for bucket in buckets
-            if bucket.key[:2] == (file, segment)
-            for layers in bucket.sets
-            for layer in layers
-            if layer is not None
-        }
+        captured = set(captured_layers(bucket for bucket in buckets if bucket.key[:2] == (file, segment)))
         missing = [layer for layer in requested if layer not in captured]
         extra = sorted(captured.difference(requested))
         same = "the same" if not missing and not extra else ""
@@ -275,12 +358,7 @@ def _notes(
     many = len(tally.segments) > 1
     notes = [f"run {segment.number}: {said}" if many else said for segment, said in hidden_by_graphs]
     serving = [bucket for bucket in targets if bucket.key.during == "serving"]
-    copies = {number for bucket in serving for number in [bucket.copies] if number is not None and number > 1}
-    if copies:
-        notes.append(
-            f"every record is printed by {and_list([str(number) for number in sorted(copies)])} writers; its copies "
-            "are one hidden capture, so all numbers here are per forward pass"
-        )
+    notes += copies_notes(tally, serving)
     for bucket in targets:
         for (event, said, seen), differs in bucket.num_aux_differs.items():
             captured = count(seen, "hidden capture is", "hidden captures are")
@@ -288,6 +366,7 @@ def _notes(
                 f"{event} counts {count(said, 'state')} where {captured} printed, in {count(differs.count, 'pass')} "
                 f"(first {differs.places[0]})"
             )
+    notes += mode_notes(serving)
     if deviations:
         first = deviations[0]
         words = [f"lacks {first['missing']}" * bool(first["missing"]), f"adds {first['extra']}" * bool(first["extra"])]
@@ -298,6 +377,23 @@ def _notes(
     return notes
 
 
+def copies_notes(tally: Tally, buckets: Iterable[Bucket]) -> list[str]:
+    """Say that copies of several writers are counted once, and how the number of writers is known."""
+    notes: dict[str, None] = {}
+    for bucket in buckets:
+        copies = bucket.copies
+        segment = tally.segments.get((bucket.key.file, bucket.key.segment))
+        if copies is None or copies < 2 or segment is None:
+            continue
+        how = f" ({segment.writers_evidence})" if segment.writers_evidence else ""
+        if segment.writers is None:
+            notes[f"identical records stand {copies} times; how many writers print cannot be told{how}"] = None
+        else:
+            said = f"{count(segment.writers, 'writer')} print the same records{how}"
+            notes[f"{said}; {copies} copies are one hidden capture, so numbers are per forward pass"] = None
+    return list(notes)
+
+
 def _headline(
     serving: Sequence[Bucket],
     apart: Sequence[Bucket],
@@ -306,23 +402,45 @@ def _headline(
     tally: Tally,
 ) -> str:
     seen = [bucket for bucket in serving if bucket.captures]
-    if not seen:
-        if apart:
-            during = and_list(sorted({bucket.key.during.replace("_", " ") for bucket in apart}))
-            return f"no hidden capture while serving; {sum(bucket.captures for bucket in apart):,} during {during}."
+    many = len(tally.segments) > 1
+    if seen:
+        hidden = "; verify is hidden by CUDA graphs" if hidden_by_graphs else ""
+        return f"hidden captures: {captured_words(seen, sizes, runs=many)}{hidden}."
+    if not apart:
         return "no hidden capture is printed in this log."
-    groups: dict[tuple[Any, ...], list[Bucket]] = {}
-    for bucket in seen:
-        key = (bucket.key.file, bucket.key.segment, bucket.key.site)
-        groups.setdefault((*key, bucket.usual, tuple(joined_words(bucket, sizes))), []).append(bucket)
     parts = []
-    for (_, segment, site, usual, joined), buckets in groups.items():
-        phases = and_list(list(dict.fromkeys(bucket.key.phase for bucket in buckets)))
-        name = f"run {segment}: " * (len(tally.segments) > 1) + f"{site}: " * (len({key[2] for key in groups}) > 1)
-        what = f"{len(usual)} per target pass ({layer_list(usual)})" if usual is not None else "varying"
-        parts.append(f"{name}{what} in {phases}" + f", joined {joined[0]}" * bool(joined))
-    hidden = "; verify is hidden by CUDA graphs" if hidden_by_graphs else ""
-    return f"hidden captures: {'; '.join(parts)}{hidden}."
+    for during, name in (
+        ("warmup", "warm-up"),
+        ("graph_capture", "graph capture (dummy input)"),
+        ("startup", "start-up"),
+    ):
+        found = [bucket for bucket in apart if bucket.key.during == during]
+        if found:
+            parts.append(f"during {name}: {captured_words(found, sizes, runs=many)}")
+    return f"no hidden capture while serving; {'; '.join(parts)}."
+
+
+def captured_words(
+    buckets: Iterable[Bucket], sizes: dict[tuple[str, int, str | None], Hidden], *, runs: bool = False
+) -> str:
+    """Return what target passes captured: ``3 per target pass (layers 3, 31, 59) in extend and verify, joined ...``.
+
+    Passes that captured and joined the same are named together; ``runs`` adds which server run it was.
+    """
+    groups: dict[tuple[Any, ...], list[Bucket]] = {}
+    for bucket in buckets:
+        same = (bucket.usual, tuple(joined_words(bucket, sizes)))
+        groups.setdefault((bucket.key.file, bucket.key.segment, bucket.key.site, *same), []).append(bucket)
+    sites = {key[2] for key in groups}
+    parts = []
+    for (_, segment, site, usual, joined), found in groups.items():
+        name = f"run {segment}: " * runs + f"{site}: " * (len(sites) > 1)
+        what = "not the same in every pass"
+        if usual is not None:
+            what = f"{len(usual)} per target pass ({layer_list(usual)})"
+        width = f", joined width {' or '.join(joined)}" if joined else ""
+        parts.append(f"{name}{what} in {phase_list(bucket.key.phase for bucket in found)}{width}")
+    return "; ".join(parts)
 
 
 def _facts(
@@ -345,7 +463,8 @@ def _facts(
 
 def captured_layers(buckets: Iterable[Bucket]) -> list[int]:
     """Return every captured layer, rising; 0 is the embedding."""
-    return sorted({layer for bucket in buckets for layers in bucket.sets for layer in layers if layer is not None})
+    cells = [cell for bucket in buckets for cell in bucket.cells.values() if cell.event in CAPTURE_EVENTS]
+    return sorted({cell.layer for cell in cells if cell.layer is not None})
 
 
 def most_evidence(buckets: Iterable[Bucket]) -> dict[str, str]:

@@ -252,6 +252,7 @@ class Joins:
     """The joined states of one kind of target pass against their captures, added up."""
 
     passes: int = 0
+    warmup: int = 0
     norms: int = 0
     norms_hold: int = 0
     worst: float = 0.0
@@ -297,6 +298,7 @@ class Inputs:
 
     own: bool = False
     inputs: int = 0
+    warmup: int = 0
     by: dict[How, int] = field(default_factory=dict)
     not_traced: int = 0
     first_not_traced: Place | None = None
@@ -341,8 +343,9 @@ class Inputs:
 class Lineage:
     """The fold over forward passes: what was joined, and what the draft read.
 
-    ``joins`` and ``inputs`` are keyed by (file, segment, group, during, phase). Decode inputs stand in ``inputs`` too,
-    compared with the draft's own last output. Dummy passes of graph capture are left out.
+    ``joins`` and ``inputs`` are keyed by (file, segment, group, phase). Decode inputs stand in ``inputs`` too, compared
+    with the draft's own last output. The identities hold for every real pass: those of the warm-up request are
+    included (and counted in ``warmup``), the dummy passes of graph capture are not.
     """
 
     __slots__ = ("_followers", "_outputs", "inputs", "joins")
@@ -362,7 +365,7 @@ class Lineage:
         follower = self._followers.get(where)
         if follower is None:
             follower = self._followers[where] = Follower()
-        key = (*where, during, item.phase)
+        key = (*where, item.phase)
         join = item.join
         if item.role == "target":
             follower.target(item)
@@ -373,6 +376,7 @@ class Lineage:
                 if joins is None:
                     joins = self.joins[key] = Joins()
                 joins.add(identity(captures, payload, num_aux(payload)), Place(item.file, join.line))
+                joins.warmup += during != "serving"
             return
         trace = follower.draft(item, topk)
         read = item.input
@@ -384,6 +388,7 @@ class Lineage:
             if inputs is None:
                 inputs = self.inputs[key] = Inputs(own)
             inputs.add(trace, Place(item.file, read.line))
+            inputs.warmup += during != "serving"
         if join is not None:
             self._outputs[where] = join.first[3]
 

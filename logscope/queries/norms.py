@@ -42,9 +42,9 @@ _NORMS = [
 ]
 _JOINS = [
     *TELLING,
-    Column("during"),
     Column("phase", always=True),
     Column("passes", align="right"),
+    Column("warmup", "of them in warm-up", align="right"),
     Column("joined", "joined states", always=True),
     Column("norm", "norm identity", always=True),
     Column("worst", "worst relative"),
@@ -52,10 +52,10 @@ _JOINS = [
 ]
 _LINEAGE = [
     *TELLING,
-    Column("during"),
     Column("phase", always=True),
     Column("reads"),
     Column("inputs", align="right", always=True),
+    Column("warmup", "of them in warm-up", align="right"),
     Column("traced", align="right", always=True),
     Column("share", align="right", always=True),
     Column("by"),
@@ -86,8 +86,8 @@ class Norms:
     def report(self, context: Context) -> Report:
         """Answer."""
         tally, lineage = self._tally, self._lineage
-        serving = [bucket for bucket in tally.buckets.values() if bucket.key.during == "serving"]
-        apart = [bucket for bucket in tally.buckets.values() if bucket.key.during != "serving"]
+        serving = [bucket for bucket in tally.ordered() if bucket.key.during == "serving"]
+        apart = [bucket for bucket in tally.ordered() if bucket.key.during != "serving"]
         report = Report("norms", "", accounting=context.accounting)
         rows = [row for bucket in serving for row in norm_rows(bucket)]
         inexact = any(not row["median_exact"] for row in rows)
@@ -98,14 +98,20 @@ class Norms:
             caption=f"Medians marked by many values are within {100 * RELATIVE:g} %." if inexact else None,
             optional=("file", "segment", "source", "site", "during"),
         )
-        joins = [join_row(key, found) for key, found in _shown(lineage.joins)]
+        joins = [join_row(key, found) for key, found in lineage.joins.items()]
         if joins:
             columns = without_empty(_JOINS, joins)
             report.tables["joins"] = table(columns, joins, title="joined state against its captures")
-        inputs = [input_row(key, found) for key, found in _shown(lineage.inputs)]
+        inputs = [input_row(key, found) for key, found in lineage.inputs.items()]
         if inputs:
             columns = without_empty(_LINEAGE, inputs)
-            report.tables["lineage"] = table(columns, inputs, title="where the draft's input came from")
+            own = any(found.own and found.cannot_tell for found in lineage.inputs.values())
+            report.tables["lineage"] = table(
+                columns,
+                inputs,
+                title="where the draft's input came from",
+                caption="A decode step reads a row of the draft's last output; only row 0 is printed." if own else None,
+            )
         others = [row for bucket in apart for row in norm_rows(bucket)]
         if others:
             title = "in warm-up and graph capture (dummy input), counted nowhere above"
@@ -137,15 +143,14 @@ class Norms:
             parts.append("all norms are finite")
         else:
             parts.append("no norm is printed")
-        joins, inputs = _served(self._lineage.joins), _read_from_target(_served(self._lineage.inputs))
+        joins, inputs = list(self._lineage.joins.values()), _read_from_target(self._lineage)
         checked, held = sum(found.norms for found in joins), sum(found.norms_hold for found in joins)
         if checked:
-            whose = f"{count(checked, 'joined state')} have the norm of their captures"
-            parts.append(f"all {whose}" if held == checked else f"{percent(held, checked)} of {whose}")
+            parts.append(f"{held:,} of {count(checked, 'joined state')} have the norm of their captures")
         told, traced = sum(found.told for found in inputs), sum(found.traced for found in inputs)
         if told:
             whose = "the draft's input is the joined state of the pass before"
-            parts.append(f"{whose} in {traced:,} of {told:,} passes ({percent(traced, told)})")
+            parts.append(f"{whose} in {traced:,} of {count(told, 'pass')} ({percent(traced, told)})")
         prefix = "" if serving else "no serving pass; "
         return f"{prefix}{'; '.join(parts)}."
 
@@ -207,32 +212,22 @@ def _short(rows: Sequence[dict[str, Any]]) -> list[Column]:
     return without_empty([column for column in _NORMS if column.name in names], rows)
 
 
-def _shown(found: dict[tuple[Any, ...], Any]) -> list[tuple[tuple[Any, ...], Any]]:
-    """Return what was found while serving; where nothing was, what warm-up shows."""
-    serving = [(key, value) for key, value in found.items() if key[3] == "serving"]
-    return serving or list(found.items())
-
-
-def _served(found: dict[tuple[Any, ...], Any]) -> list[Any]:
-    return [value for _, value in _shown(found)]
-
-
-def _read_from_target(found: Iterable[Inputs]) -> list[Inputs]:
+def _read_from_target(lineage: Lineage) -> list[Inputs]:
     """Return the inputs that should be the target's joined state."""
-    return [inputs for inputs in found if not inputs.own]
+    return [inputs for inputs in lineage.inputs.values() if not inputs.own]
 
 
 def join_row(key: tuple[Any, ...], found: Joins) -> dict[str, Any]:
     """Return what is known of the joined states of one phase, as a row."""
-    file, segment, group, during, phase = key
+    file, segment, group, phase = key
     layers = most_common(found.joined)
     return {
         "file": file,
         "segment": segment,
         "source": source_name(group),
-        "during": during,
         "phase": phase,
         "passes": found.passes,
+        "warmup": found.warmup,
         "joined": layer_list(layers) if layers is not None else "not shown by norms",
         "norm": f"{found.norms_hold:,} of {found.norms:,}" if found.norms else "not checked",
         "worst": f"{found.worst:.1e}" if found.norms else "",
@@ -244,16 +239,16 @@ def join_row(key: tuple[Any, ...], found: Joins) -> dict[str, Any]:
 
 def input_row(key: tuple[Any, ...], found: Inputs) -> dict[str, Any]:
     """Return what is known of the inputs of one phase of the draft, as a row."""
-    file, segment, group, during, phase = key
+    file, segment, group, phase = key
     told = found.told
     return {
         "file": file,
         "segment": segment,
         "source": source_name(group),
-        "during": during,
         "phase": phase,
         "reads": OWN if found.own else TARGET,
         "inputs": found.inputs,
+        "warmup": found.warmup,
         "traced": found.traced,
         "share": percent(found.traced, told) if told else "",
         "by": ", ".join(f"{how} {number:,}" for how, number in found.by.items()),
@@ -299,7 +294,7 @@ def non_finite_notes(buckets: Sequence[Bucket]) -> list[str]:
     after = f", and {and_list(others)} with it" if others else ""
     before = f"; {and_list(finite)} {'stays' if len(finite) == 1 else 'stay'} finite" if finite else ""
     left_out = sum(other.non_finite for each in buckets for other in each.cells.values())
-    left = f"{count(left_out, 'value is', 'values are')} left out of every statistic"
+    left = f"{count(left_out, 'norm is', 'norms are')} left out of every statistic"
     since = f"since {cell.first_non_finite}, in {bad:,} of {count(total, 'pass')}"
     return [f"{name} is nan or inf {since}{after}{before}; {left}"]
 
@@ -329,10 +324,10 @@ def variant_notes(buckets: Sequence[Bucket]) -> list[str]:
 def lineage_notes(lineage: Lineage) -> list[str]:
     """Say how many of the draft's inputs are not the joined state before them, since when, and what they are."""
     notes = []
-    for key, found in _shown(lineage.inputs):
+    for key, found in lineage.inputs.items():
         if found.own or not found.not_traced:
             continue
-        phase = key[4]
+        phase = key[3]
         said = (
             f"{found.not_traced:,} of {count(found.told, f'{phase} input')} of the draft "
             f"{'is' if found.not_traced == 1 else 'are'} not the joined state of the target pass before, since "
@@ -349,31 +344,42 @@ def lineage_notes(lineage: Lineage) -> list[str]:
 
 
 def join_notes(lineage: Lineage) -> list[str]:
-    """Say where a joined state is not its captures, or begins with another one than the lowest."""
+    """Say where joined states are not their captures, or begin with another one than the lowest."""
     notes = []
-    for key, found in _shown(lineage.joins):
-        phase = key[4]
-        if found.norms_hold < found.norms:
-            off, of = found.norms - found.norms_hold, count(found.norms, "joined state")
-            notes.append(
-                f"{off:,} of {of} in {phase} do not have the norm of their captures (first {found.first_norm_off}): "
-                "something else was joined"
-            )
-        if found.heads_hold < found.heads:
-            layer = most_common(found.heads_of)
-            what = "no capture" if layer == "none" else layer_list([layer])
-            off, of = found.heads - found.heads_hold, count(found.heads, "joined state")
-            notes.append(
-                f"{off:,} of {of} in {phase} begin with {what} and not with the lowest layer (first "
-                f"{found.first_head_off}): joined in another order"
-            )
+    joins = list(lineage.joins.items())
+    off = [(key[3], found.norms - found.norms_hold, found) for key, found in joins if found.norms_hold < found.norms]
+    if off:
+        first = min(found.first_norm_off for _, _, found in off if found.first_norm_off)
+        notes.append(
+            f"{_of_all(off, sum(found.norms for _, found in joins))} do not have the norm of their captures (first "
+            f"{first}): something else was joined"
+        )
+    off = [(key[3], found.heads - found.heads_hold, found) for key, found in joins if found.heads_hold < found.heads]
+    if off:
+        first = min(found.first_head_off for _, _, found in off if found.first_head_off)
+        layers: dict[int | str | None, int] = {}
+        for _, _, found in off:
+            for layer, number in found.heads_of.items():
+                layers[layer] = layers.get(layer, 0) + number
+        layer = most_common(layers)
+        what = "no capture" if layer == "none" else layer_list([layer])
+        notes.append(
+            f"{_of_all(off, sum(found.heads for _, found in joins))} begin with {what} and not with the lowest layer "
+            f"(first {first}): joined in another order, or from something else"
+        )
     return notes
 
 
+def _of_all(off: Sequence[tuple[str, int, Joins]], total: int) -> str:
+    """Return ``436 of 451 joined states (verify)``."""
+    phases = and_list(list(dict.fromkeys(phase for phase, _, _ in off)))
+    return f"{sum(number for _, number, _ in off):,} of {count(total, 'joined state')} ({phases})"
+
+
 def lineage_facts(lineage: Lineage) -> dict[str, Any]:
-    """Return the totals over serving passes as plain values."""
-    joins, inputs = _served(lineage.joins), _served(lineage.inputs)
-    read, own = _read_from_target(inputs), [found for found in inputs if found.own]
+    """Return the totals as plain values; warm-up is included, graph capture is not."""
+    joins, read = lineage.joins.values(), _read_from_target(lineage)
+    own = [found for found in lineage.inputs.values() if found.own]
     first: Place | None = min((found.first_not_traced for found in read if found.first_not_traced), default=None)
     return {
         "joined_states": sum(found.norms for found in joins),

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from logscope.model import CAPTURE_EVENTS, ForwardPass, Segment, states
 from logscope.queries.accept import Accept
-from logscope.queries.captures import captured_layers, joined_words, per_pass
+from logscope.queries.captures import captured_layers, captured_words, copies_notes, joined_words, mode_notes, per_pass
 from logscope.queries.clock import writer_label
 from logscope.queries.fold import Running
 from logscope.queries.intervals import number as finite
@@ -55,15 +55,6 @@ ERRORS = {
     "retract": "requests retracted for want of memory",
 }
 MAX_NOTES = 6
-_ORDER = {
-    ("target", "extend"): 0,
-    ("draft", "extend"): 1,
-    ("draft", "decode"): 2,
-    ("target", "verify"): 3,
-    ("draft", "draft_extend"): 4,
-    ("target", "decode"): 5,
-}
-
 _SEGMENTS = [
     FILE,
     SEGMENT,
@@ -188,7 +179,7 @@ class Summarize:
         elif isinstance(item, Segment):
             self._tally.see(item)
             self._accept.see(item)
-            self._eras[item.file, item.number] = EraWatch()
+            self._eras[item.file, item.number] = EraWatch(item)
         else:
             self._server(item)
 
@@ -246,8 +237,8 @@ class Summarize:
         """Answer."""
         tally = self._tally
         sizes = hidden_sizes(tally)
-        serving = _ordered(bucket for bucket in tally.buckets.values() if bucket.key.during == "serving")
-        apart = _ordered(bucket for bucket in tally.buckets.values() if bucket.key.during != "serving")
+        serving = [bucket for bucket in tally.ordered() if bucket.key.during == "serving"]
+        apart = [bucket for bucket in tally.ordered() if bucket.key.during != "serving"]
         report = Report("summarize", "", accounting=context.accounting)
         segments = self._segment_rows()
         report.tables["segments"] = table(
@@ -285,8 +276,6 @@ class Summarize:
         for (file, number), segment in self._tally.segments.items():
             args = segment.server_args
             era = self._eras.get((file, number))
-            if era is not None:
-                era.segment(segment)
             known = era.known() if era is not None else None
             spec = " ".join(
                 str(part) for part in (args.get("speculative_algorithm"), segment.spec_version) if part is not None
@@ -354,10 +343,12 @@ class Summarize:
                 notes.append(Note(f"run {segment.number}: {hidden}" if many else hidden, _until(hidden, ": ")))
         notes += [Note(said, _until(said, ", since")) for said in lineage_notes(self._lineage) if "spec v1" not in said]
         notes += [Note(said, _until(said, " (")) for said in join_notes(self._lineage)]
-        notes += [Note(said) for said in _joined_notes(serving, sizes)]
+        if not self._errors.found:
+            notes += [Note(said) for said in _joined_notes(serving, sizes)]
+        notes += [Note(said, said) for said in mode_notes(serving)]
         notes += [Note(said) for said in _varying_notes(serving)]
         notes += [Note(said, _until(said, " (")) for said in variant_notes(serving)]
-        notes += [Note(said) for said in _copies_notes(tally, serving)]
+        notes += [Note(said) for said in copies_notes(tally, serving)]
         notes += [Note(said) for said in self._reading_notes(context)]
         return notes
 
@@ -411,9 +402,11 @@ class Summarize:
         targets = [bucket for bucket in serving if bucket.key.role == "target"]
         others = [bucket for bucket in apart if bucket.key.role == "target" and bucket.key.during == "warmup"]
         if targets:
-            parts.append(_captured_words(targets, sizes))
+            said = captured_words(targets, sizes, runs=runs > 1)
+            parts.append(f"hidden captures: {said}" if said.count("; ") < 2 else "hidden captures differ, see below")
         elif others:
-            parts.append(f"no target pass while serving; in warm-up {_captured_words(others, sizes)}")
+            said = captured_words(others, sizes, runs=runs > 1)
+            parts.append(f"no target pass while serving; hidden captures in warm-up: {said}")
         else:
             parts.append("no target pass while serving" if serving or apart else self._without_passes())
         lengths = [row for row in accept if row["accept_len_mean"] is not None]
@@ -478,25 +471,12 @@ def _until(text: str, mark: str) -> str:
     return text.partition(mark)[0]
 
 
-def _ordered(buckets: Iterable[Bucket]) -> list[Bucket]:
-    """Return buckets by run, source and model, then in the order of a speculative round."""
-    return sorted(
-        buckets,
-        key=lambda bucket: (
-            bucket.key.file,
-            bucket.key.segment,
-            source_name(bucket.key.group),
-            _ORDER.get((bucket.key.role, bucket.key.phase), len(_ORDER)),
-            bucket.key.site or "",
-        ),
-    )
-
-
 def _phase_rows(buckets: Iterable[Bucket]) -> list[dict[str, Any]]:
     rows = []
     for bucket in buckets:
         key = bucket.key
         target = key.role == "target"
+        usual = bucket.usual
         rows.append(
             {
                 "file": key.file,
@@ -509,7 +489,7 @@ def _phase_rows(buckets: Iterable[Bucket]) -> list[dict[str, Any]]:
                 "rows_min": bucket.rows_min,
                 "rows_max": bucket.rows_max,
                 "hidden_captures": bucket.captures if target else None,
-                "per_pass": per_pass(bucket) if target else None,
+                "per_pass": None if not target else per_pass(bucket) if usual is None else len(usual),
                 "copies": bucket.copies,
                 "incomplete": bucket.incomplete,
                 "known_by": str(most_common(bucket.evidence)) if bucket.evidence else None,
@@ -630,28 +610,3 @@ def _varying_notes(buckets: Sequence[Bucket]) -> list[str]:
                 f"(first {odd[0].places[0]})"
             )
     return notes
-
-
-def _copies_notes(tally: Tally, buckets: Sequence[Bucket]) -> list[str]:
-    copies = sorted({number for bucket in buckets for number in [bucket.copies] if number is not None and number > 1})
-    if not copies:
-        return []
-    evidence = {segment.writers_evidence for segment in tally.segments.values() if segment.writers_evidence}
-    how = f" ({and_list(sorted(evidence))})" if evidence else ""
-    return [
-        f"{and_list([str(number) for number in copies])} writers print the same records{how}; copies are counted once"
-    ]
-
-
-def _captured_words(targets: Sequence[Bucket], sizes: dict[tuple[str, int, str | None], Hidden]) -> str:
-    """Return what is captured in one clause for the headline."""
-    sets = {bucket.usual for bucket in targets if bucket.captures}
-    phases = and_list(list(dict.fromkeys(bucket.key.phase for bucket in targets)))
-    joined = list(dict.fromkeys(word for bucket in targets for word in joined_words(bucket, sizes)))
-    width = f", joined {joined[0]}" if len(joined) == 1 else ""
-    if not sets:
-        return f"no hidden capture in {phases}"
-    usual = next(iter(sets))
-    if len(sets) > 1 or usual is None:
-        return f"hidden captures of {layer_list(captured_layers(targets))} in {phases}, not the same in every pass"
-    return f"{count(len(usual), 'hidden capture')} per target pass ({layer_list(usual)}) in {phases}{width}"

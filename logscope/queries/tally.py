@@ -10,18 +10,27 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from logscope.model import CAPTURE_EVENTS, ForwardPass, Place, Segment
+from logscope.model import CAPTURE_EVENTS, DURING, ForwardPass, Place, Segment
 from logscope.queries.fold import Digest, Running
 from logscope.queries.words import most_common
 
 if TYPE_CHECKING:
-    from logscope.model import Payload, Record, ServerEvent
+    from logscope.model import During, Payload, Record, ServerEvent
     from logscope.report import Item
 
 # Bounds that keep memory flat on a hostile log; what they leave out is counted.
 MAX_SHAPES = 2048
 MAX_SETS = 64
 MAX_PLACES = 8
+# The order of a speculative round.
+_ROUND = {
+    ("target", "extend"): 0,
+    ("draft", "extend"): 1,
+    ("draft", "decode"): 2,
+    ("target", "verify"): 3,
+    ("draft", "draft_extend"): 4,
+    ("target", "decode"): 5,
+}
 
 
 class Key(NamedTuple):
@@ -31,7 +40,7 @@ class Key(NamedTuple):
     segment: int
     group: tuple[Any, ...]
     site: str | None
-    during: str
+    during: During
     role: str
     phase: str
 
@@ -98,6 +107,17 @@ class Captured:
         self.count = 0
         self.places: list[Place] = []
 
+    def add(self, other: Captured) -> None:
+        """Add the passes of another one."""
+        self.count += other.count
+        self.places = (self.places + other.places)[:MAX_PLACES]
+
+    def copy(self) -> Captured:
+        """Return an equal one that can be added to."""
+        new = Captured()
+        new.add(self)
+        return new
+
 
 class Bucket:
     """The passes of one key."""
@@ -105,6 +125,7 @@ class Bucket:
     __slots__ = (
         "captures",
         "cells",
+        "cut_sets",
         "evidence",
         "first",
         "incomplete",
@@ -130,8 +151,9 @@ class Bucket:
         self.evidence: dict[str, int] = {}
         self.reasons: dict[str, int] = {}
         self.cells: dict[tuple[str, int | None, str | None], Cell] = {}
-        # layers captured -> passes; complete passes only, since a cut one says nothing about what is captured
+        # layers captured -> passes; incomplete passes apart, since one that was cut may have captured more
         self.sets: dict[tuple[int | None, ...], Captured] = {}
+        self.cut_sets: dict[tuple[int | None, ...], Captured] = {}
         self.sets_left_out = 0
         # (num_aux as printed, width) -> [passes, first line]
         self.joins: dict[tuple[int | None, int | None], list[int]] = {}
@@ -140,12 +162,24 @@ class Bucket:
 
     @property
     def usual(self) -> tuple[int | None, ...] | None:
-        """The set of captured layers of more than half of its complete passes, None when there is no such set."""
-        layers = most_common({key: captured.count for key, captured in self.sets.items()})
+        """The set of captured layers of more than half of its passes, None when there is no such set."""
+        sets = self.known_sets
+        layers = most_common({key: captured.count for key, captured in sets.items()})
         if layers is None:
             return None
-        total = sum(captured.count for captured in self.sets.values()) + self.sets_left_out
-        return layers if 2 * self.sets[layers].count > total else None
+        total = sum(captured.count for captured in sets.values()) + self.sets_left_out
+        return layers if 2 * sets[layers].count > total else None
+
+    @property
+    def known_sets(self) -> dict[tuple[int | None, ...], Captured]:
+        """The sets of captured layers of its complete passes; where these are the minority, of all its passes."""
+        complete = sum(captured.count for captured in self.sets.values())
+        if 2 * complete > self.passes or not self.cut_sets:
+            return self.sets
+        merged = {layers: captured.copy() for layers, captured in self.sets.items()}
+        for layers, captured in self.cut_sets.items():
+            merged.setdefault(layers, Captured()).add(captured)
+        return merged
 
     @property
     def copies(self) -> int | None:
@@ -172,6 +206,20 @@ class Tally:
         self.plans: list[tuple[str, int, Payload, Place]] = []
         # debug records that belong to no pass, by event: (file, segment, site, event) -> [count, first line]
         self.strays: dict[tuple[str, int, str | None, str], list[int]] = {}
+
+    def ordered(self) -> list[Bucket]:
+        """Return the buckets by run, source and model, then in the order of a speculative round."""
+        return sorted(
+            self.buckets.values(),
+            key=lambda bucket: (
+                bucket.key.file,
+                bucket.key.segment,
+                str(bucket.key.group),
+                DURING.index(bucket.key.during),
+                _ROUND.get((bucket.key.role, bucket.key.phase), len(_ROUND)),
+                bucket.key.site or "",
+            ),
+        )
 
     def see(self, item: Item) -> Bucket | None:
         """Take one item; return the bucket of a forward pass."""
@@ -314,20 +362,19 @@ class Tally:
             cell.first_non_finite = place
 
     def _captured(self, bucket: Bucket, item: ForwardPass, layers: list[int | None], said: dict[str, int]) -> None:
-        if not item.complete:
-            return
         key = tuple(layers)
-        captured = bucket.sets.get(key)
+        sets = bucket.sets if item.complete else bucket.cut_sets
+        captured = sets.get(key)
         if captured is None:
-            if len(bucket.sets) >= MAX_SETS:
-                bucket.sets_left_out += 1
+            if len(sets) >= MAX_SETS:
+                bucket.sets_left_out += item.complete
                 return
-            captured = bucket.sets[key] = Captured()
+            captured = sets[key] = Captured()
         captured.count += 1
         if len(captured.places) < MAX_PLACES:
             captured.places.append(item.place)
         for event, number in said.items():
-            if number != len(layers) and layers:
+            if number != len(layers) and layers and item.complete:
                 differs = bucket.num_aux_differs.setdefault((event, number, len(layers)), Captured())
                 differs.count += 1
                 if len(differs.places) < MAX_PLACES:

@@ -102,6 +102,12 @@ def span(low: int | None, high: int | None) -> str:
     return f"{low:,}" if low == high else f"{low:,} to {high:,}"
 
 
+def phase_list(phases: Iterable[str]) -> str:
+    """Return ``extend and verify``, with ``passes of unknown phase`` for what no evidence told."""
+    known = dict.fromkeys("passes of unknown phase" if phase == "unknown" else phase for phase in phases)
+    return and_list(list(known))
+
+
 def source_name(group: Sequence[Any]) -> str:
     """Return what names a writer group: ``pod/decode-1 DP1``, or nothing when its lines carry no mark."""
     origin, dp_rank, pp_rank = group[:3]
