@@ -214,22 +214,6 @@ def stream(
             yield Event.from_labelled(labelled)
 
 
-def follow_events(inputs: Iterable[Any], grammar: Grammar, reading: Reading) -> Iterator[Labelled | None]:
-    """Yield events of one growing log as they are written; None whenever nothing is new."""
-    for kind, item in follow_items(inputs, grammar, reading, keep_copies=True):
-        del kind
-        yield from item
-
-
-def follow_items(
-    inputs: Iterable[Any], grammar: Grammar, reading: Reading, *, keep_copies: bool = False
-) -> Iterator[tuple[str, Any]]:
-    """Follow one growing log: see follow.py."""
-    from logscope.live import followed  # noqa: PLC0415 - only a live log needs it
-
-    return followed(inputs, grammar, reading, keep_copies=keep_copies)
-
-
 @dataclass(slots=True, eq=False)
 class Run:
     """What logs hold: segments, forward passes and server lines, in file order, and the questions to ask.

@@ -1,0 +1,138 @@
+"""A growing log as items or events, as they are written: parsing and labelling joined to following.
+
+This module is responsible for carrying parser and labeller through the generations of a followed log (a rotated or
+truncated file begins a new one). It must not know how a file is followed, nor how a live answer is drawn.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from logscope.errors import UsageError
+from logscope.follow import follow
+from logscope.labelled import FileOrder, Labelled
+from logscope.model import Accounting
+from logscope.parse import Parser
+from logscope.passes import Labeller
+from logscope.source import is_remote
+
+if TYPE_CHECKING:
+    import threading
+    from collections.abc import Callable, Iterator
+
+    from logscope.blocks import Block
+    from logscope.grammar import Grammar
+    from logscope.report import Item
+    from logscope.run import Reading
+
+
+class _Generation:
+    """Parser, labeller and file order of one life of the file."""
+
+    def __init__(self, file: str, grammar: Grammar, *, keep_copies: bool) -> None:
+        self.parser = Parser(grammar, file)
+        self.labeller = Labeller(file, keep_copies=keep_copies)
+        self.order = FileOrder(file)
+        self.counted = Accounting()
+
+    def take(self, block: Block) -> list[Item]:
+        items = self.labeller.feed(self.parser.feed(block))
+        if block.final:
+            items += self.labeller.close()
+        return items
+
+    def account(self, reading: Reading) -> None:
+        """Add to the reading what the counts have grown by."""
+        for name in Accounting.__slots__:
+            now = getattr(self.parser.accounting, name)
+            setattr(reading.accounting, name, getattr(reading.accounting, name) + now - getattr(self.counted, name))
+            setattr(self.counted, name, now)
+
+
+def followed_blocks(
+    what: Any, *, stop: threading.Event | None = None, idle: float | None = None, warn: Callable[[str], None]
+) -> Iterator[Block | None]:
+    """Yield the blocks of a growing local or remote log; None when nothing is new."""
+    if isinstance(what, str) and is_remote(what):
+        from logscope.fetch import follow_blocks  # noqa: PLC0415 - only who names a remote log pays for it
+
+        return follow_blocks(what, stop=stop, idle=idle, warn=warn)
+    return follow(what, stop=stop, idle=idle, warn=warn)
+
+
+def follow_items(
+    what: Any,
+    grammar: Grammar,
+    reading: Reading,
+    *,
+    stop: threading.Event | None = None,
+    idle: float | None = None,
+) -> Iterator[tuple[str, Item] | None]:
+    """Yield every item of a growing log with its file's name, and None whenever nothing is new.
+
+    Raises
+    ------
+    UsageError
+        what was named is not one log.
+    InputError, RemoteError
+        it cannot be read.
+
+    """
+    generation: _Generation | None = None
+    for block in followed_blocks(_one(what), stop=stop, idle=idle, warn=reading.warnings.append):
+        if block is None:
+            yield None
+            continue
+        generation = generation or _begin(block, grammar, reading, keep_copies=False)
+        for item in generation.take(block):
+            yield block.file, item
+        generation.account(reading)
+        if block.final:
+            generation = None
+
+
+def follow_events(
+    what: Any,
+    grammar: Grammar,
+    reading: Reading,
+    *,
+    stop: threading.Event | None = None,
+    idle: float | None = None,
+) -> Iterator[Labelled | None]:
+    """Yield every event of a growing log, in file order, as soon as its labels are known; None when nothing is new.
+
+    Raises
+    ------
+    UsageError, InputError, RemoteError
+        see :func:`follow_items`.
+
+    """
+    generation: _Generation | None = None
+    for block in followed_blocks(_one(what), stop=stop, idle=idle, warn=reading.warnings.append):
+        if block is None:
+            yield None
+            continue
+        generation = generation or _begin(block, grammar, reading, keep_copies=True)
+        for item in generation.take(block):
+            generation.order.add(item)
+        yield from generation.order.until(None if block.final else generation.labeller.watermark)
+        generation.account(reading)
+        if block.final:
+            generation = None
+
+
+def _begin(block: Block, grammar: Grammar, reading: Reading, *, keep_copies: bool) -> _Generation:
+    if block.file not in reading.files:
+        reading.files.append(block.file)
+    return _Generation(block.file, grammar, keep_copies=keep_copies)
+
+
+def _one(what: Any) -> Any:
+    """Return the one log that was named."""
+    if isinstance(what, (list, tuple)):
+        if len(what) != 1:
+            raise UsageError(
+                f"--follow takes one log, not {len(what)}", help="follow each log in a terminal of its own"
+            )
+        return what[0]
+    return what
