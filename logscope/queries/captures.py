@@ -362,9 +362,10 @@ def _notes(
     for bucket in targets:
         for (event, said, seen), differs in bucket.num_aux_differs.items():
             captured = count(seen, "hidden capture is", "hidden captures are")
+            rest = f"{seen - said} captured and not joined" if said < seen else f"{said - seen} joined and not printed"
             notes.append(
-                f"{event} counts {count(said, 'state')} where {captured} printed, in {count(differs.count, 'pass')} "
-                f"(first {differs.places[0]})"
+                f"{event} counts {count(said, 'state')} where {captured} printed, so {rest}, in "
+                f"{count(differs.count, 'pass')} (first {differs.places[0]})"
             )
     notes += mode_notes(serving)
     if deviations:

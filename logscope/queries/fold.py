@@ -160,21 +160,17 @@ class Digest:
     nearly always agree. Only the first ``first`` items count: runs of different length stay comparable.
     """
 
-    __slots__ = ("_items", "_left")
+    __slots__ = ("_items", "left")
 
     def __init__(self, first: int = 8) -> None:
         self._items: list[str] = []
-        self._left = first
-
-    @property
-    def open(self) -> bool:
-        """True while further items would still count (lets the caller skip the work)."""
-        return self._left > 0
+        # how many further items still count; lets the caller skip the work
+        self.left = first
 
     def add(self, norm: float | None, head: Sequence[float] | None) -> None:
         """Take one tensor's norm and head."""
-        if self._left > 0:
-            self._left -= 1
+        if self.left > 0:
+            self.left -= 1
             self._items.append(" ".join("-" if value is None else f"{value:.2e}" for value in (norm, *(head or ()))))
 
     def __str__(self) -> str:

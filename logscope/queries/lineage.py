@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from itertools import combinations
 from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 
-from logscope.model import Place
+from logscope.model import CAPTURE_EVENTS, Place
 from logscope.queries.tally import num_aux
 
 if TYPE_CHECKING:
@@ -136,8 +136,7 @@ def _sum_of_squares(captures: Sequence[Record], join: Payload) -> tuple[bool | N
     return abs(residual) <= tolerance, residual, tolerance
 
 
-@dataclass(frozen=True, slots=True)
-class Trace:
+class Trace(NamedTuple):
     """Where one k x hidden input of the draft came from.
 
     how
@@ -149,7 +148,7 @@ class Trace:
     passes_ago
         for an untraced input: it equals the joined state this many target passes earlier (1 = the one before the last).
     source
-        where the joined state stands that it was compared with.
+        where the joined state stands that an untraced input was compared with.
     reason
         in words, for what is not traced or cannot be told.
     """
@@ -160,6 +159,10 @@ class Trace:
     passes_ago: int | None = None
     source: Place | None = None
     reason: str | None = None
+
+
+# By far the most common traces, made once.
+_TRACED: dict[How, Trace] = {how: Trace(how, traced=True) for how in ("norm and head", "norm", "head")}
 
 
 def reads_target(item: ForwardPass) -> bool:
@@ -183,32 +186,34 @@ class Follower:
 
     def target(self, item: ForwardPass) -> None:
         """Remember the joined state of a target pass, if it prints one."""
-        join = item.join
+        self.joined(item, item.join)
+
+    def joined(self, item: ForwardPass, join: Record | None) -> None:
+        """Do the same for a caller who has found the joined state already."""
+        # Where it is not printed, comparing the next input with an older one would blame the run.
+        self._fresh = join is not None
         if join is not None:
             self._joins.appendleft((join.first[3], item))
-            self._fresh = True
-        else:
-            # What the next input comes from is not printed: comparing it with an older state would blame the run.
-            self._fresh = False
 
     def draft(self, item: ForwardPass, topk: int | None) -> Trace | None:
         """Trace the input of a draft pass; None for one that reads the draft's own output (decode) or prints none."""
         read = item.input
-        if read is None or not reads_target(item):
-            return None
+        return None if read is None or not reads_target(item) else self.read(read.first[3], topk)
+
+    def read(self, payload: Payload, topk: int | None) -> Trace:
+        """Trace an input that should be the target's joined state."""
         if not self._joins:
             return Trace(None, None, reason="no joined state is printed before it")
         if not self._fresh:
             return Trace(None, None, reason="no joined state is printed since the input before it")
         self._fresh = False
-        payload = read.first[3]
         join, origin = self._joins[0]
         how = _agreement(payload, join, topk)
         kept = None
         if payload.rows is not None and join.rows is not None and payload.rows < join.rows:
             kept = (payload.rows, join.rows)
         if how is not None:
-            return Trace(how, traced=True, rows_kept=kept, source=origin.place)
+            return _TRACED[how] if kept is None else Trace(how, traced=True, rows_kept=kept)
         if same_head(payload, join) is None and (kept is not None or same_norm(payload, join) is None):
             return Trace(None, None, kept, source=origin.place, reason="too little of it is printed to compare")
         ago = next((at for at, (older, _) in enumerate(self._joins) if at and _agreement(payload, older, topk)), None)
@@ -366,10 +371,27 @@ class Lineage:
         if follower is None:
             follower = self._followers[where] = Follower()
         key = (*where, item.phase)
-        join = item.join
+        captures: list[Record] = []
+        join: Record | None = None
+        read: Record | None = None
+        has_fc = False
+        # One walk instead of one for each question: this runs for every pass of a gigabyte.
+        for record in item.records:
+            payload = record.first[3]
+            event = payload.event
+            if event in CAPTURE_EVENTS:
+                captures.append(record)
+            elif event == "aux_concat":
+                if join is None and payload.usable:
+                    join = record
+            elif event == "forward":
+                if read is None and payload.usable:
+                    read = record
+            elif event in ("fc_output", "fc"):
+                has_fc = True
+        phase = item.phase
         if item.role == "target":
-            follower.target(item)
-            captures = item.captures
+            follower.joined(item, join)
             if join is not None and captures and item.complete:
                 payload = join.first[3]
                 joins = self.joins.get(key)
@@ -378,12 +400,10 @@ class Lineage:
                 joins.add(identity(captures, payload, num_aux(payload)), Place(item.file, join.line))
                 joins.warmup += during != "serving"
             return
-        trace = follower.draft(item, topk)
-        read = item.input
-        own = trace is None and read is not None and item.phase == "decode"
-        if own and read is not None:
-            trace = _own(read.first[3], self._outputs.get(where))
-        if trace is not None and read is not None:
+        own = phase == "decode"
+        if read is not None and (own or phase in ("extend", "draft_extend") or (phase == "unknown" and has_fc)):
+            payload = read.first[3]
+            trace = _own(payload, self._outputs.get(where)) if own else follower.read(payload, topk)
             inputs = self.inputs.get(key)
             if inputs is None:
                 inputs = self.inputs[key] = Inputs(own)
@@ -399,9 +419,9 @@ def _own(read: Payload, output: Payload | None) -> Trace:
         return Trace(None, None, reason="no output of the draft is printed before it")
     if same_head(read, output):
         same = read.rows == output.rows and same_norm(read, output)
-        return Trace("norm and head" if same else "head", traced=True)
+        return _TRACED["norm and head" if same else "head"]
     if not read.head or not output.head:
         if read.rows == output.rows and same_norm(read, output):
-            return Trace("norm", traced=True)
+            return _TRACED["norm"]
         return Trace(None, None, reason="too little of it is printed to compare")
     return Trace(None, None, reason="it is another row of the draft's output than the printed one")

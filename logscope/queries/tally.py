@@ -332,12 +332,14 @@ class Tally:
                 cell.shapes[shape] = [1, record.first[0]]
             else:
                 cell.shapes_left_out += 1
-        norm = payload.norm
+        norm, head = payload.norm, payload.head
+        # A sum is finite when all parts are; x - x is 0 for every finite x and nan for nan and inf.
+        total = sum(head) if head is not None else 0.0
         if norm is None:
-            if payload.head is None or all(map(math.isfinite, payload.head)):
+            if total - total == 0.0:
                 cell.without_norm += 1
                 return
-        elif norm - norm == 0.0 and (payload.head is None or sum(payload.head) - sum(payload.head) == 0.0):
+        elif norm - norm == 0.0 and total - total == 0.0:
             if norm == 0.0 and payload.rows != 0:
                 cell.zero += 1
                 if cell.first_zero is None:
@@ -352,8 +354,8 @@ class Tally:
                 root = self._roots[size] = math.sqrt(size[0] * size[1])
             if root:
                 cell.rms.add(norm / root)
-            if cell.digest.open:
-                cell.digest.add(norm, payload.head)
+            if cell.digest.left:
+                cell.digest.add(norm, head)
             return
         # nan and inf enter no statistic; they are counted and pointed at
         cell.non_finite += 1
