@@ -206,12 +206,28 @@ def stream(
 
     reading = Reading()
     grammar = grammars_module.load(grammars)
-    events = (
-        follow_events(inputs, grammar, reading) if follow else labelled_events(sources_of(inputs), grammar, reading)
-    )
+    events: Iterable[Labelled | None]
+    if follow:
+        events = follow_events(inputs, grammar, reading)
+    else:
+        events = labelled_events(sources_of(inputs), grammar, reading)
     for labelled in events:
         if labelled is not None and (select is None or select.accepts_event(labelled)):
             yield Event.from_labelled(labelled)
+
+
+def follow_events(inputs: Any, grammar: Grammar, reading: Reading, **options: Any) -> Iterator[Labelled | None]:
+    """Yield events of one growing log as they are written; None whenever nothing is new (see live.py)."""
+    from logscope import live  # noqa: PLC0415 - only a live log needs it
+
+    return live.follow_events(inputs, grammar, reading, **options)
+
+
+def follow_items(inputs: Any, grammar: Grammar, reading: Reading, **options: Any) -> Iterator[tuple[str, Item] | None]:
+    """Yield items of one growing log as they are written; None whenever nothing is new (see live.py)."""
+    from logscope import live  # noqa: PLC0415 - only a live log needs it
+
+    return live.follow_items(inputs, grammar, reading, **options)
 
 
 @dataclass(slots=True, eq=False)
