@@ -11,7 +11,7 @@ import html
 from typing import TYPE_CHECKING
 
 from logscope.render import layout
-from logscope.render.text import accounting_words, cell, place, visible
+from logscope.render.text import accounting_words, body_tables, cell, place, visible
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -88,7 +88,7 @@ def _section(report: Report, level: int) -> str:
     ]
     if report.notes:
         out += ["<ul>", *(f"<li>{escape(note)}</li>" for note in report.notes), "</ul>"]
-    out += [_table(name, table) for name, table in report.tables.items()]
+    out += [_table(name, table) for name, table in body_tables(report).items()]
     if report.facts:
         pairs = "".join(
             f"<dt>{escape(name)}</dt><dd>{escape(cell(value))}</dd>" for name, value in report.facts.items()

@@ -47,7 +47,7 @@ def to_ndjson(report: Report) -> str:
     findings, tables = whole.pop("findings"), whole.pop("tables")
     lines = [{"table": "report", **whole}]
     lines += [{"table": FINDINGS, **finding} for finding in findings]
-    lines += [{"table": name, **row} for name, rows in tables.items() for row in rows]
+    lines += [{"table": name, **row} for name, rows in tables.items() if name != FINDINGS for row in rows]
     return "".join(dumps(line) + "\n" for line in lines)
 
 
@@ -78,7 +78,8 @@ def pick_table(report: Report, name: str | None) -> Table:
 
 def table_names(report: Report) -> list[str]:
     """Return the names ``--table`` takes, the one that is written without it first."""
-    return [FINDINGS, *report.tables] if report.findings or not report.tables else [*report.tables, FINDINGS]
+    others = [name for name in report.tables if name != FINDINGS]
+    return [FINDINGS, *others] if report.findings or not others else [*others, FINDINGS]
 
 
 def to_csv(report: Report, table: str | None = None) -> str:

@@ -10,7 +10,7 @@ import re
 from typing import TYPE_CHECKING
 
 from logscope.render import layout
-from logscope.render.text import accounting_words, cell, place, visible
+from logscope.render.text import accounting_words, body_tables, cell, place, visible
 
 if TYPE_CHECKING:
     from logscope.report import Report, Table
@@ -51,7 +51,7 @@ def to_markdown(report: Report) -> str:
         out.append("")
     if report.notes:
         out += [*(f"- note: {escape(note)}" for note in report.notes), ""]
-    for name, table in report.tables.items():
+    for name, table in body_tables(report).items():
         out += _table(name, table)
     if report.facts:
         out += ["### facts", ""]

@@ -11,7 +11,7 @@ import io
 from typing import TYPE_CHECKING, Any
 
 from logscope.render import layout
-from logscope.render.text import PLAIN, Style, accounting_words, cell, message_lines, place, visible
+from logscope.render.text import PLAIN, Style, accounting_words, body_tables, cell, message_lines, place, visible
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -64,7 +64,7 @@ def plain_report(report: Report, style: Style = PLAIN) -> str:
     if not style.quiet:
         if report.notes:
             lines += ["", *(f"note: {visible(note)}" for note in report.notes)]
-        for name, table in report.tables.items():
+        for name, table in body_tables(report).items():
             lines += ["", *plain_table(name, table, style)]
         if style.verbose and report.facts:
             lines += ["", "facts", *(f"  {visible(name)}: {cell(value)}" for name, value in report.facts.items())]
@@ -140,7 +140,7 @@ def _parts(report: Report, style: Style) -> Iterator[RenderableType]:
         yield Text("")
         for note in report.notes:
             yield Text.assemble(("note: ", "cyan"), visible(note), **wide)
-    for name, table in report.tables.items():
+    for name, table in body_tables(report).items():
         yield Text("")
         yield from _table_parts(name, table, style)
     if style.verbose and report.facts:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from logscope.errors import Message
     from logscope.model import Accounting, Place
-    from logscope.report import Column
+    from logscope.report import Column, Report, Table
 
 # Printable in Python's sense, yet nothing is seen: Hangul fillers, the empty braille cell, variation selectors.
 _INVISIBLE = frozenset("\u115f\u1160\u3164\uffa0\u2800\u034f\u17b4\u17b5")
@@ -182,6 +182,11 @@ def reduce_series(values: Sequence[float | None], length: int) -> list[float | N
         part = [v for v in values[index * len(values) // length : (index + 1) * len(values) // length] if v is not None]
         out.append(sum(part) / len(part) if part else None)
     return out
+
+
+def body_tables(report: Report) -> dict[str, Table]:
+    """Return the tables that stand below the findings: a table of the findings themselves would say them twice."""
+    return {name: table for name, table in report.tables.items() if name != "findings"}
 
 
 def place(where: Place | None) -> str:

@@ -1,0 +1,402 @@
+"""The commands: each reads its words, calls one function of the library, and hands the report on.
+
+This module is responsible for the names, arguments and help texts of the commands. No logic stands here: what a
+command does can be done with a few lines of Python, which ``--explain-python`` prints.
+
+To add a command: a function here whose docstring is its help and whose parameters are options (or groups of them from
+options.py), under :func:`command`. Imports stand in the functions: ``logscope --help`` must not pay for polars.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from logscope.cli.frame import Registry, build, group
+from logscope.cli.options import (
+    INPUT,
+    OUTPUT,
+    Logs,
+    Reading,
+    Shared,
+    Speaking,
+    Version,
+    Words,
+    among,
+    given,
+    option,
+    rule_codes,
+)
+from logscope.cli.reading import arguments, ask, explain, loading, open_run
+from logscope.cli.session import OK, Target, show, target, write
+from logscope.errors import UsageError
+
+if TYPE_CHECKING:
+    from logscope.cli.frame import Function
+
+EPILOG = (
+    "Every option can be set by an environment variable (LOGSCOPE_FORMAT, LOGSCOPE_COLOR, ...), in [tool.logscope] of a"
+    " pyproject.toml, and in logscope/config.toml of the XDG config folder."
+    " Exit codes: 0 fine or same, 1 findings or different, 2 trouble, 130 interrupted."
+)
+COMMANDS = Registry()
+QUERY, GATE = "Question", "Exit code"
+
+
+def command(function: Function, registry: Registry = COMMANDS, name: str | None = None) -> Function:
+    """Enter a function as a command, by default under its own name; its docstring's first line is its sentence."""
+    name = name or function.__name__
+    summary = (function.__doc__ or "").strip().splitlines()[0]
+    registry.enter(name, summary, lambda: build(name, function))
+    return function
+
+
+ContractOption = Annotated[
+    str | None,
+    option(
+        "--contract",
+        help="How the draft was trained: a contract (TOML) or the draft's config.json.",
+        panel=INPUT,
+        metavar="FILE",
+    ),
+]
+FailOn = Annotated[
+    str,
+    option(
+        "--fail-on",
+        help="Exit with 1 from this severity on: error, warning (default), note.",
+        panel=GATE,
+        metavar="SEVERITY",
+        complete=among("error", "warning", "note"),
+    ),
+]
+
+
+@command
+def fetch(
+    sources: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="HOST:PATH... [DEST]",
+            help="[user@]host:/path or ssh://user@host:port/path, and a folder.",
+            show_default=False,
+        ),
+    ],
+    speaking: Speaking,
+) -> int:
+    """Bring logs from other machines, through your own ssh, and continue where the last fetch stopped."""
+    raise NotImplementedError
+
+
+@command
+def summarize(logs: Logs, shared: Shared) -> int:
+    """Show what the logs hold: segments, phases, hidden captures, acceptance, damage, on one screen."""
+    from logscope.queries.summarize import Summarize  # noqa: PLC0415
+
+    return ask(logs, shared, Summarize(), "summarize()")
+
+
+@command
+def captures(logs: Logs, shared: Shared) -> int:
+    """Show which hidden states the target captured, in which phase, how many per pass, and what is missing."""
+    from logscope.queries.captures import Captures  # noqa: PLC0415
+
+    return ask(logs, shared, Captures(), "captures()")
+
+
+@command
+def shapes(logs: Logs, shared: Shared) -> int:
+    """List every shape with its axes named, and explain the pairs that look alike."""
+    from logscope.queries.shapes import Shapes  # noqa: PLC0415
+
+    return ask(logs, shared, Shapes(), "shapes()")
+
+
+@command
+def norms(logs: Logs, shared: Shared) -> int:
+    """Show norms per role, phase and layer: size, trend, what is not finite, which states were joined."""
+    from logscope.queries.norms import Norms  # noqa: PLC0415
+
+    return ask(logs, shared, Norms(), "norms()")
+
+
+@command
+def accept(
+    logs: Logs,
+    shared: Shared,
+    window: Annotated[
+        str | None, option("--window", help="Also per window of time: 30s, 5m, 1h.", panel=QUERY, metavar="LENGTH")
+    ] = None,
+    by: Annotated[
+        str | None,
+        option("--by", help="One row for each: rank.", panel=QUERY, metavar="WHAT", complete=among("rank")),
+    ] = None,
+    year: Annotated[
+        int | None, option("--year", help="The year of logs that print none.", panel=QUERY, metavar="YYYY")
+    ] = None,
+    min: Annotated[  # noqa: A002 - the option's name
+        float | None, option("--min", help="Exit with 1 when the accept len is below this.", panel=GATE, metavar="LEN")
+    ] = None,
+) -> int:
+    """Show how many tokens each verify accepted, over time, and under which definition of the rate."""
+    from logscope.queries.accept import Accept  # noqa: PLC0415
+
+    words: dict[str, Any] = {"window": window, "by": by, "year": year, "min": min}
+    return ask(logs, shared, Accept(**words), f"accept({arguments(**words)})")
+
+
+@command
+def config(
+    logs: Logs,
+    shared: Shared,
+    every: Annotated[
+        bool, option("--all", help="Every argument, not only those that matter here.", panel=QUERY)
+    ] = False,
+) -> int:
+    """Show how the server was started; with two logs, what differs."""
+    from logscope.queries.config import Config  # noqa: PLC0415
+
+    words = {"every": every}
+    return ask(logs, shared, Config(**words), f"config({arguments(**words)})")
+
+
+@command
+def errors(logs: Logs, shared: Shared) -> int:
+    """Show what failed first, in which process, and what only followed from it."""
+    from logscope.queries.failures import Failures  # noqa: PLC0415
+
+    return ask(logs, shared, Failures(), "errors()")
+
+
+@command
+def check(
+    logs: Logs,
+    shared: Shared,
+    contract: ContractOption = None,
+    fail_on: FailOn = "warning",
+    select: Annotated[
+        Words,
+        option("--select", help="Only these rules.", panel=QUERY, metavar="CODE", complete=rule_codes),
+    ] = None,
+    ignore: Annotated[
+        Words, option("--ignore", help="Not these rules.", panel=QUERY, metavar="CODE", complete=rule_codes)
+    ] = None,
+    sglang_version: Annotated[
+        str | None,
+        option("--sglang-version", help="Where the log does not tell it: 0.5.11.", panel=INPUT, metavar="VERSION"),
+    ] = None,
+) -> int:
+    """Name what is wrong, with the lines that show it; silent when nothing is."""
+    from logscope.check import Checker  # noqa: PLC0415
+
+    across = [f"--{name}" for name in ("phase", "role", "site", "layer") if getattr(shared, name)]
+    if across:
+        raise UsageError(
+            f"{' and '.join(across)} cannot be joined with check",
+            why="rules compare a pass with those before it: half of them would look like a fault",
+            help="--since, --until, --during and --rank are fine; --select CODE names the rules",
+        )
+    words: dict[str, Any] = {
+        "select": given(select) or None,
+        "ignore": given(ignore) or None,
+        "sglang_version": sglang_version,
+    }
+    call = ", ".join(filter(None, [repr(contract) if contract else "", arguments(**words)]))
+    return ask(logs, shared, Checker(contract, **words), f"check({call})", fail_on)
+
+
+@command
+def diff(
+    baseline: Annotated[
+        str,
+        typer.Argument(metavar="BASELINE", help="The run to compare with.", rich_help_panel=INPUT, show_default=False),
+    ],
+    candidate: Annotated[
+        str, typer.Argument(metavar="CANDIDATE", help="The run to compare.", rich_help_panel=INPUT, show_default=False)
+    ],
+    shared: Shared,
+    rtol: Annotated[
+        float | None,
+        option("--rtol", help="Relative tolerance of norms and heads.", panel=QUERY, metavar="SHARE"),
+    ] = None,
+) -> int:
+    """Show where two runs part: the first divergence, and everything before it that agrees."""
+    from logscope.diff import diff as diff_runs  # noqa: PLC0415
+
+    words = {} if rtol is None else {"rtol": rtol}
+    if shared.explain_python:
+        call = ", ".join(["baseline", "candidate", *filter(None, [arguments(**words)])])
+        lines = [*loading([baseline], shared, "baseline"), *loading([candidate], shared, "candidate")]
+        return explain([*lines, f"print(ls.diff({call}))"])
+    return show(diff_runs(open_run([baseline], shared), open_run([candidate], shared), **words), shared, shared)
+
+
+@command
+def events(
+    logs: Logs,
+    shared: Shared,
+    context: Annotated[
+        int | None,
+        option("--context", help="Print N raw lines around each event.", panel=OUTPUT, metavar="N", min=0),
+    ] = None,
+    raw: Annotated[bool, option("--raw", help="Print each record's own text.", panel=OUTPUT)] = False,
+    sql: Annotated[
+        str | None,
+        option("--sql", help="A query over the tables events, passes, unparsed.", panel=QUERY, metavar="QUERY"),
+    ] = None,
+    follow: Annotated[bool, option("--follow", help="Go on as the log grows.", panel=INPUT)] = False,
+) -> int:
+    """Write every record as a typed event: table, ndjson, csv, json, or Parquet by -o x.parquet."""
+    from logscope.cli import eventing  # noqa: PLC0415
+
+    chosen = [name for name, on in [("--context", context is not None), ("--raw", raw), ("--sql", bool(sql))] if on]
+    if len(chosen) > 1 or (follow and chosen):
+        raise UsageError(f"{' and '.join([*chosen, *['--follow'] * follow])} exclude each other")
+    if sql:
+        return eventing.query(logs, shared, sql)
+    if raw or context is not None:
+        return eventing.raw_text(logs, shared, context)
+    return eventing.stream(logs, shared, follow=follow)
+
+
+@command
+def report(logs: Logs, shared: Shared, contract: ContractOption = None) -> int:
+    """Write one page with everything: findings, captures, shapes, norms, acceptance. -o report.html."""
+    from logscope.cli.pages import report_page  # noqa: PLC0415
+
+    return report_page(logs, shared, contract)
+
+
+CONTRACT = Registry()
+GRAMMAR = Registry()
+
+
+def _enter_group(name: str, registry: Registry, callback: Any) -> None:
+    """Enter a group of commands as a command."""
+    summary = (callback.__doc__ or "").strip().splitlines()[0]
+    COMMANDS.enter(name, summary, lambda: typer.main.get_command(group(name, registry, callback)))
+
+
+def _contract() -> None:
+    """Show how the draft was trained, or read it from a good run."""
+
+
+_enter_group("contract", CONTRACT, _contract)
+
+
+def _contract_show(
+    file: Annotated[
+        str,
+        typer.Argument(
+            metavar="FILE",
+            help="A contract (TOML) or the draft's config.json.",
+            rich_help_panel=INPUT,
+            show_default=False,
+        ),
+    ],
+    speaking: Speaking,
+) -> int:
+    """Show a contract: its layers in both readings of the ids, widths, vocabularies."""
+    from logscope import contract  # noqa: PLC0415
+
+    return show(contract.show(contract.load_contract(file)), speaking, speaking)
+
+
+def _contract_from(logs: Logs, shared: Shared) -> int:
+    """Read the contract from a good run, and print it as TOML."""
+    from logscope.contract import infer  # noqa: PLC0415
+
+    wanted = target(shared, {".toml": "toml"}, ("toml",)) if shared.output or shared.format else Target("toml")
+    contract = infer(open_run(logs, shared).items, ", ".join(logs))
+    write(contract.to_toml(), wanted, shared)
+    return OK
+
+
+command(_contract_show, CONTRACT, "show")
+command(_contract_from, CONTRACT, "from")
+
+
+def _grammar() -> None:
+    """Show which records are known, and how a line is read."""
+
+
+_enter_group("grammar", GRAMMAR, _grammar)
+
+
+def _grammar_list(speaking: Speaking, reading: Reading) -> int:
+    """List the grammars that are loaded, with their events."""
+    from logscope.explain import listing  # noqa: PLC0415
+
+    return show(listing(reading.grammar or ()), speaking, speaking)
+
+
+def _grammar_show(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The name of a loaded grammar.", rich_help_panel=INPUT)],
+    speaking: Speaking,
+    reading: Reading,
+) -> int:
+    """Print a grammar's file."""
+    from logscope.explain import grammar_text  # noqa: PLC0415
+
+    write(grammar_text(name, reading.grammar or ()), Target("toml"), speaking)
+    return OK
+
+
+def _grammar_check(
+    files: Annotated[list[str], typer.Argument(metavar="FILE...", help="Grammar files.", rich_help_panel=INPUT)],
+    speaking: Speaking,
+) -> int:
+    """Load grammar files with all their samples; says where and why one does not load."""
+    from logscope.explain import checked  # noqa: PLC0415
+
+    return show(checked(files), speaking, speaking)
+
+
+def _grammar_explain(
+    line: Annotated[
+        str, typer.Argument(metavar="LINE", help="The line, quoted; - reads standard input.", rich_help_panel=INPUT)
+    ],
+    speaking: Speaking,
+    reading: Reading,
+) -> int:
+    """Say in words how a line is read, or where reading stopped and what was expected."""
+    from logscope.explain import explain_line  # noqa: PLC0415
+
+    return show(explain_line(line, reading.grammar or ()), speaking, speaking)
+
+
+def _grammar_snippet(speaking: Speaking) -> int:
+    """Print the few lines of Python that make a model print what logscope reads best."""
+    from logscope.explain import snippet  # noqa: PLC0415
+
+    write(snippet(), target(speaking, {".py": "py"}, ("py",)) if speaking.output else Target("py"), speaking)
+    return OK
+
+
+for _function in (_grammar_list, _grammar_show, _grammar_check, _grammar_explain, _grammar_snippet):
+    command(_function, GRAMMAR, _function.__name__.removeprefix("_grammar_"))
+
+
+@command
+def rule(
+    code: Annotated[
+        str,
+        typer.Argument(
+            metavar="CODE", help="The code of a rule, or list.", autocompletion=rule_codes, rich_help_panel=INPUT
+        ),
+    ],
+    speaking: Speaking,
+) -> int:
+    """Show what a rule looks for, when it fires, and what to do about it."""
+    from logscope.cli.pages import rule_page  # noqa: PLC0415
+
+    return rule_page(code, speaking)
+
+
+def _root(version: Version = False) -> None:
+    """Read from the log what EAGLE-3 speculative decoding really did."""
+    del version  # its callback has printed it
+
+
+app = group("logscope", COMMANDS, _root, EPILOG)

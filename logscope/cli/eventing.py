@@ -1,0 +1,228 @@
+"""``logscope events``: the stream of records in the form that was asked for.
+
+This module is responsible for joining the library's event stream with its writers. It must not know how events are
+found or written.
+"""
+
+from __future__ import annotations
+
+import sys
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from logscope.cli.reading import arguments, explain, loading, open_run, progress, recognised, warn
+from logscope.cli.session import OK, Target, redactor, replace_file, say, show, style_of, target, write
+from logscope.errors import InputError, Message, UsageError
+from logscope.render.events import FORMS, SUFFIXES, EventWriter
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+    from logscope.cli.options import Shared
+    from logscope.labelled import Labelled
+    from logscope.reader import Source
+
+
+def stream(logs: Sequence[str], shared: Shared, *, follow: bool) -> int:
+    """Write every selected event, in flat memory (JSON, one value, and Parquet keep them)."""
+    wanted = target(shared, SUFFIXES, (*FORMS, "parquet"))
+    if shared.explain_python:
+        return explain(_python(logs, shared, wanted, follow=follow))
+    if wanted.form == "parquet":
+        return _parquet(logs, shared, wanted)
+    from logscope import grammar, run  # noqa: PLC0415 - help must not pay for the parser
+
+    known, reading = grammar.load(shared.grammar or ()), run.Reading()
+    if follow:
+        events: Iterable[Labelled | None] = run.follow_events(logs, known, reading)
+        with _writer(wanted, shared) as writer:
+            _copy(events, writer, shared, live=True)
+            writer.close(reading.accounting)
+        return OK
+    sources = run.sources_of(logs)
+    if any(source.saved_run for source in sources):
+        saved = open_run(logs, shared)
+        with _writer(wanted, shared) as writer:
+            _copy(saved.labelled(), writer, shared)
+            writer.close(saved.accounting)
+        return OK
+    with progress(sources) as on_block, _writer(wanted, shared) as writer:
+        _copy(run.labelled_events(sources, known, reading, on_block=on_block), writer, shared)
+        recognised(reading.accounting, reading.files)
+        writer.close(reading.accounting)
+    warn(reading.warnings, shared)
+    return OK
+
+
+def _copy(events: Iterable[Labelled | None], writer: EventWriter, shared: Shared, *, live: bool = False) -> None:
+    """Write the selected events; of a live log each one at once."""
+    select = shared.select()
+    hide = redactor(shared).value if shared.redact else None
+
+    def arrived() -> Iterator[Labelled]:
+        for event in events:
+            if event is None:
+                # Nothing new: what was read so far should be seen.
+                writer.flush()
+                if live:
+                    sys.stdout.flush()
+            else:
+                yield event
+
+    for event in select.filter_events(arrived()) if select else arrived():
+        row = event.as_dict()
+        writer.add(hide(row) if hide else row)
+
+
+@contextmanager
+def _writer(wanted: Target, shared: Shared) -> Iterator[EventWriter]:
+    """Give a writer to stdout, or to a file that is put in its place when everything was written."""
+    if wanted.path is None:
+        yield EventWriter(wanted.form, _to_stdout, style_of(sys.stdout, shared.color))
+        return
+    part = wanted.path.with_name(f".{wanted.path.name}.writing")
+    try:
+        with part.open("w", encoding="utf-8", newline="") as file:
+            yield EventWriter(wanted.form, file.write)
+        replace_file(wanted.path, part.replace)
+    except OSError as error:
+        raise InputError(f"'{wanted.path}' cannot be written", why=error.strerror) from error
+    finally:
+        part.unlink(missing_ok=True)
+    _say_written(wanted, shared)
+
+
+def _to_stdout(text: str) -> None:
+    """Write to standard output; a full disk is trouble, a closed pipe is not."""
+    try:
+        sys.stdout.write(text)
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise InputError("the result cannot be written to standard output", why=error.strerror) from error
+
+
+def _say_written(wanted: Target, shared: Shared) -> None:
+    """Say which file was written."""
+    if not shared.quiet:
+        say(Message(f"wrote {wanted.path}"), "note")
+
+
+def _parquet(logs: Sequence[str], shared: Shared, wanted: Target) -> int:
+    """Write the events as a Parquet file."""
+    if wanted.path is None:
+        raise UsageError("Parquet goes to a file", help="-o events.parquet")
+    if shared.redact:
+        raise UsageError("--redact cannot be joined with Parquet", help="write ndjson or csv")
+    from logscope import frames, grammar, run  # noqa: PLC0415 - imports polars
+
+    sources = run.sources_of(logs)
+    if any(source.saved_run for source in sources):
+        frame = open_run(logs, shared).events
+    else:
+        known, reading, select = grammar.load(shared.grammar or ()), run.Reading(), shared.select()
+        with progress(sources) as on_block:
+            events = run.labelled_events(sources, known, reading, on_block=on_block)
+            frame = frames.event_frame(select.filter_events(events) if select else events)
+        recognised(reading.accounting, reading.files)
+        warn(reading.warnings, shared)
+    replace_file(wanted.path, frame.write_parquet)
+    _say_written(wanted, shared)
+    return OK
+
+
+def query(logs: Sequence[str], shared: Shared, sql: str) -> int:
+    """Answer a query over the frames ``events``, ``passes`` and ``unparsed``."""
+    if shared.explain_python:
+        return explain([*loading(logs, shared), f"print(run.sql({sql!r}))"])
+    from logscope.report import Column, Report, Table  # noqa: PLC0415 - kept beside its only use
+
+    run = open_run(logs, shared)
+    wanted = target(shared, SUFFIXES, (*FORMS, "md", "html", "parquet"))
+    frame = run.sql(sql)
+    if wanted.form == "parquet":
+        if wanted.path is None:
+            raise UsageError("Parquet goes to a file", help="-o result.parquet")
+        replace_file(wanted.path, frame.write_parquet)
+        _say_written(wanted, shared)
+        return OK
+    columns = [
+        Column(name, name, align="right" if kind.is_numeric() else "left", always=True)
+        for name, kind in frame.schema.items()
+    ]
+    table = Table(columns, frame.to_dicts())
+    headline = f"{frame.height} row{'' if frame.height == 1 else 's'}"
+    return show(Report("sql", headline, tables={"result": table}, accounting=run.accounting), shared, shared)
+
+
+def raw_text(logs: Sequence[str], shared: Shared, around: int | None) -> int:
+    """Print the records' own text, or the physical lines around them, as they stand in the log."""
+    if shared.explain_python:
+        raise UsageError("--raw and --context have no equal in Python", help="logscope.raw reads places again")
+    wanted = target(shared, {}, ("table",)) if shared.format else Target("table")
+    if shared.output and shared.output != "-":
+        from pathlib import Path  # noqa: PLC0415 - kept beside its only use
+
+        wanted = replace(wanted, path=Path(shared.output))
+    from logscope import grammar, run  # noqa: PLC0415 - help must not pay for the parser
+
+    known = grammar.load(shared.grammar or ())
+    pieces: list[str] = []
+    put: Callable[[str], None] = _to_stdout if wanted.path is None else pieces.append
+    sources = run.sources_of(logs)
+    several = len(sources) > 1
+    reading = run.Reading()
+    select = shared.select()
+    hide = redactor(shared).text if shared.redact else None
+    for source in sources:
+        events = run.labelled_events([source], known, reading)
+        lines = (
+            _records(source, select.filter_events(events))
+            if around is None
+            else _around(source, select.filter_events(events), around, several=several)
+        )
+        for line in lines:
+            put((hide(line) if hide else line) + "\n")
+    recognised(reading.accounting, reading.files)
+    if wanted.path is not None:
+        write("".join(pieces), wanted, shared)
+    warn(reading.warnings, shared)
+    return OK
+
+
+def _records(source: Source, events: Iterable[Labelled]) -> Iterator[str]:
+    """Yield each record's own text on one line, made safe to print."""
+    from logscope.raw import texts  # noqa: PLC0415 - kept beside its only use
+    from logscope.render.text import visible  # noqa: PLC0415
+
+    spans = ((event.occurrence[1], event.occurrence[3].length) for event in list(events))
+    for text in texts(source.blocks(), spans):
+        yield visible(text.decode("utf-8", "surrogateescape"))
+
+
+def _around(source: Source, events: Iterable[Labelled], around: int, *, several: bool) -> Iterator[str]:
+    """Yield lines as grep does: ``file:12:text`` for a record's line, ``file-11-text`` for one beside it."""
+    from logscope.raw import lines_around  # noqa: PLC0415 - kept beside its only use
+    from logscope.render.text import visible  # noqa: PLC0415
+
+    wanted = sorted({event.occurrence[0] for event in events})
+    name = f"{visible(source.name)}" if several else ""
+    for line in lines_around(source.blocks(), wanted, around):
+        if line is None:
+            yield "--"
+            continue
+        mark = ":" if line.wanted else "-"
+        lead = f"{name}{mark}" if name else ""
+        yield f"{lead}{line.number}{mark}{visible(line.text.decode('utf-8', 'surrogateescape'))}"
+
+
+def _python(logs: Sequence[str], shared: Shared, wanted: Target, *, follow: bool) -> list[str]:
+    """Return the lines of Python that give the same events."""
+    if wanted.form == "parquet":
+        return [*loading(logs, shared), f"run.events.write_parquet({str(wanted.path)!r})"]
+    (load,) = loading(logs, shared)
+    inside = load.removeprefix("run = ls.load(").removesuffix(")")
+    more: dict[str, Any] = {"follow": follow}
+    call = ", ".join(filter(None, [inside, arguments(**more)]))
+    return [f"for event in ls.stream({call}):", "    print(event.model_dump_json(by_alias=True))"]

@@ -1,0 +1,264 @@
+"""Every shared option of the command line, written once: its names, help, environment variable and completion.
+
+This module is responsible for the option groups that commands take as typed values. It must not know any command.
+
+To add an option: a field here with :func:`option`. Its environment variable (LOGSCOPE_NAME), its key in the settings
+and its place in the help follow from it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
+
+import typer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from logscope.select import Select
+
+INPUT, SELECTION, OUTPUT, GENERAL = "Input", "Selection", "Output", "General"
+Words: TypeAlias = list[str] | None
+
+
+def option(
+    *names: str,
+    help: str,  # noqa: A002 - typer's word
+    panel: str,
+    metavar: str | None = None,
+    complete: Callable[[str], list[str]] | None = None,
+    **more: Any,
+) -> Any:
+    """Return the declaration of an option; its environment variable follows from its first long name."""
+    long = next(name for name in names if name.startswith("--")).partition("/")[0]
+    return typer.Option(
+        *names,
+        help=help,
+        rich_help_panel=panel,
+        metavar=metavar,
+        autocompletion=complete,
+        envvar="LOGSCOPE_" + long.removeprefix("--").replace("-", "_").upper(),
+        show_envvar=False,
+        show_default=False,
+        **more,
+    )
+
+
+def among(*words: str) -> Callable[[str], list[str]]:
+    """Return a completion over fixed words."""
+    return lambda incomplete: [word for word in words if word.startswith(incomplete)]
+
+
+def _phases(incomplete: str) -> list[str]:
+    from logscope.model import PHASES  # noqa: PLC0415 - completion only
+
+    return among(*PHASES)(incomplete)
+
+
+def _grammars(incomplete: str) -> list[str]:
+    from pathlib import Path  # noqa: PLC0415 - completion only
+
+    folder = Path(incomplete) if incomplete.endswith("/") else Path(incomplete).parent
+    return sorted(str(path) for path in folder.glob("*.toml"))
+
+
+def rule_codes(incomplete: str) -> list[str]:
+    """Complete the code of a rule."""
+    from logscope.check import rules  # noqa: PLC0415 - completion only
+
+    return [code for code in rules() if code.startswith(incomplete.upper())]
+
+
+Logs: TypeAlias = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="LOG...",
+        help="File, folder, glob, - for standard input, saved run, or host:/path over ssh; plain, gz, bz2, xz, zst.",
+        rich_help_panel=INPUT,
+        show_default=False,
+    ),
+]
+
+
+@dataclass(frozen=True)
+class Selection:
+    """Which part of the logs."""
+
+    phase: Annotated[
+        Words,
+        option(
+            "--phase",
+            help="Only these phases: extend, decode, verify, draft_extend, idle, unknown.",
+            panel=SELECTION,
+            metavar="NAME",
+            complete=_phases,
+        ),
+    ] = None
+    role: Annotated[
+        Words,
+        option(
+            "--role",
+            help="Only this model: target or draft.",
+            panel=SELECTION,
+            metavar="NAME",
+            complete=among("target", "draft"),
+        ),
+    ] = None
+    rank: Annotated[
+        Words,
+        option("--rank", help="Only this rank: 3 (tensor-parallel), dp1, dp1.tp3.", panel=SELECTION, metavar="RANK"),
+    ] = None
+    site: Annotated[
+        Words,
+        option(
+            "--site", help="Only records of this site, the word in EAGLE3_DEBUG[...].", panel=SELECTION, metavar="NAME"
+        ),
+    ] = None
+    layer: Annotated[
+        Words, option("--layer", help="Only this layer as printed: 31, 0-30.", panel=SELECTION, metavar="N")
+    ] = None
+    during: Annotated[
+        Words,
+        option(
+            "--during",
+            help="Only this stage: startup, graph_capture, warmup, serving.",
+            panel=SELECTION,
+            metavar="STAGE",
+            complete=among("startup", "graph_capture", "warmup", "serving"),
+        ),
+    ] = None
+    since: Annotated[
+        str | None,
+        option(
+            "--since",
+            help="From this time on, as the log prints it: 12:30, 2026-02-10T12:30.",
+            panel=SELECTION,
+            metavar="TIME",
+        ),
+    ] = None
+    until: Annotated[str | None, option("--until", help="Up to this time.", panel=SELECTION, metavar="TIME")] = None
+
+    def select(self) -> Select:
+        """Return the selection the words mean; raises UsageError for a word that names nothing."""
+        from logscope.select import Select  # noqa: PLC0415 - help must not pay for it
+
+        return Select.of(**self.words())
+
+    def words(self) -> dict[str, Any]:
+        """Return what was given, by name."""
+        return {field.name: value for field in fields(Selection) if (value := getattr(self, field.name))}
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How logs are read."""
+
+    grammar: Annotated[
+        Words,
+        option(
+            "--grammar", help="Also read records by this grammar file.", panel=INPUT, metavar="FILE", complete=_grammars
+        ),
+    ] = None
+
+
+FORMATS = ("table", "json", "ndjson", "csv", "md", "html", "github")
+
+
+@dataclass(frozen=True)
+class Output:
+    """Where the result goes, and in which form."""
+
+    format: Annotated[
+        str | None,
+        option(
+            "--format",
+            "-f",
+            help="table (default), json, ndjson, csv, md, html, github.",
+            panel=OUTPUT,
+            metavar="FORM",
+            complete=among(*FORMATS),
+        ),
+    ] = None
+    output: Annotated[
+        str | None,
+        option("--output", "-o", help="Write to this file; its suffix decides the form.", panel=OUTPUT, metavar="FILE"),
+    ] = None
+    table: Annotated[
+        str | None, option("--table", help="The one table that CSV holds.", panel=OUTPUT, metavar="NAME")
+    ] = None
+    redact: Annotated[
+        Words,
+        option(
+            "--redact",
+            help="Take out what should not be shared: paths,ips,hosts,prompts,ids (or all).",
+            panel=OUTPUT,
+            metavar="KINDS",
+            complete=among("all", "paths", "ips", "hosts", "prompts", "ids"),
+        ),
+    ] = None
+
+
+def _version(wanted: bool) -> None:
+    """Print the version and leave."""
+    if wanted:
+        from logscope import __version__  # noqa: PLC0415 - not needed otherwise
+
+        typer.echo(f"logscope {__version__}")
+        raise typer.Exit
+
+
+Version: TypeAlias = Annotated[
+    bool,
+    typer.Option(
+        "--version",
+        help="Show the version.",
+        callback=_version,
+        is_eager=True,
+        rich_help_panel=GENERAL,
+        show_default=False,
+    ),
+]
+
+
+@dataclass(frozen=True)
+class General:
+    """How the program speaks."""
+
+    color: Annotated[
+        str,
+        option(
+            "--color",
+            help="auto (default), always, never. NO_COLOR is honoured.",
+            panel=GENERAL,
+            metavar="WHEN",
+            complete=among("auto", "always", "never"),
+        ),
+    ] = "auto"
+    quiet: Annotated[bool, option("--quiet", "-q", help="Headline and findings only; no warnings.", panel=GENERAL)] = (
+        False
+    )
+    verbose: Annotated[bool, option("--verbose", "-v", help="Also show facts and what was read.", panel=GENERAL)] = (
+        False
+    )
+    explain_python: Annotated[
+        bool,
+        option("--explain-python", help="Print the lines of Python equal to this command, and stop.", panel=GENERAL),
+    ] = False
+    debug: Annotated[bool, option("--debug", help="Show the traceback of a bug.", panel=GENERAL)] = False
+    version: Version = False
+
+
+@dataclass(frozen=True)
+class Speaking(General, Output):
+    """What a command takes that selects nothing of a log."""
+
+
+@dataclass(frozen=True)
+class Shared(General, Output, Selection, Reading):
+    """What every command takes that reads logs; the fields of the last base come first."""
+
+
+def given(values: Words) -> list[str]:
+    """Return the words of a repeatable option, several in one split at commas."""
+    return [word for value in values or () for word in (part.strip() for part in value.split(",")) if word]

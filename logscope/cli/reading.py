@@ -1,0 +1,154 @@
+"""From LOG arguments to a shown answer, the same way for every command that reads; and the Python that does the same.
+
+This module is responsible for calling the library as a reading command does, and for what is said when there was
+nothing to read. It must not know any command's own options.
+"""
+
+from __future__ import annotations
+
+import sys
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from logscope.cli.session import OK, say, show
+from logscope.errors import Message, NothingRecognised
+from logscope.model import ServerEvent
+from logscope.render.text import plural
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+    from logscope.blocks import Block
+    from logscope.cli.options import Shared
+    from logscope.model import Accounting
+    from logscope.reader import Source
+    from logscope.report import Item, Query, Report
+    from logscope.run import Run
+
+
+def ask(logs: Sequence[str], shared: Shared, query: Query, call: str, fail_on: str | None = None) -> int:
+    """Ask one question of the logs and show the answer. ``call`` is the same in Python: ``captures()``."""
+    if shared.explain_python:
+        return explain([*loading(logs, shared), f"print(run.{call})"])
+    return show(answer(logs, shared, query), shared, shared, fail_on)
+
+
+def answer(logs: Sequence[str], shared: Shared, query: Query) -> Report:
+    """Return the answer to one question."""
+    (report,) = answers(logs, shared, [query])
+    return report
+
+
+def answers(logs: Sequence[str], shared: Shared, queries: Sequence[Query]) -> list[Report]:
+    """Return the answers to several questions, reading once and in flat memory; warnings go to stderr."""
+    from logscope import grammar, run  # noqa: PLC0415 - help must not pay for the parser
+
+    select = shared.select()
+    sources = run.sources_of(logs)
+    if any(source.saved_run for source in sources):
+        saved = run.load(*logs)
+        for item in select.filter(saved.items):
+            for query in queries:
+                query.see(item)
+        return [query.report(saved.reading.context()) for query in queries]
+    reading = run.Reading()
+    known = grammar.load(shared.grammar or ())
+    misses: list[ServerEvent] = []
+    with progress(sources) as on_block:
+        found = run.items_of(sources, known, reading, keep_copies=bool(select.rank), on_block=on_block)
+        items = noting_misses((item for _, item in found), misses)
+        sees = [query.see for query in queries]
+        for item in select.filter(items) if select else items:
+            for see in sees:
+                see(item)
+    recognised(reading.accounting, reading.files, misses)
+    reports = [query.report(reading.context()) for query in queries]
+    said = {note for report in reports for note in report.notes}
+    warn([text for text in reading.warnings if text not in said], shared)
+    return reports
+
+
+def noting_misses(items: Iterable[Item], misses: list[ServerEvent], most: int = 3) -> Iterator[Item]:
+    """Pass items on, and keep the first that look like records and are none, in case there is nothing else."""
+    for item in items:
+        if len(misses) < most and isinstance(item, ServerEvent) and item.payload.kind == "unparsed":
+            misses.append(item)
+        yield item
+
+
+def open_run(logs: Sequence[str], shared: Shared) -> Run:
+    """Load logs into a run kept in memory, for what needs all of it."""
+    from logscope.run import load  # noqa: PLC0415 - help must not pay for the parser
+
+    run = load(*logs, grammars=list(shared.grammar or ()), select=shared.select() or None)
+    recognised(run.accounting, run.files, run.server)
+    warn(run.warnings, shared)
+    return run
+
+
+def recognised(accounting: Accounting, files: Sequence[str], misses: Iterable[Item] = ()) -> None:
+    """Raise :class:`NothingRecognised` when no record at all was understood in what was read."""
+    if accounting.records > accounting.unparsed:
+        return
+    names = f"'{files[0]}'" if len(files) == 1 else f"{len(files)} files"
+    if not accounting.bytes:
+        raise NothingRecognised(f"{names} {'is' if len(files) == 1 else 'are'} empty")
+    near = [
+        f"{item.place} looks like a record and is none: {item.payload.reason}"
+        for item in misses
+        if isinstance(item, ServerEvent)
+    ]
+    if accounting.quoted:
+        near.append(f"{accounting.quoted} texts look like records but are quoted, in source code or a prompt")
+    raise NothingRecognised(
+        f"nothing is recognised in {names}",
+        why=f"none of {plural(accounting.lines, 'line')} holds a record that a grammar knows",
+        note="\n".join(near) or None,
+        help="'logscope grammar list' shows what is known, 'logscope grammar explain LINE' how a line is read;\n"
+        "--grammar FILE adds records of your own",
+    )
+
+
+def warn(warnings: Iterable[str], shared: Shared) -> None:
+    """Say what was wrong with the input, unless -q asks for silence."""
+    if not shared.quiet:
+        for warning in warnings:
+            say(Message(warning), "warning")
+
+
+@contextmanager
+def progress(sources: Sequence[Source]) -> Iterator[Callable[[Block], None] | None]:
+    """Give what draws a line of progress, None when nobody would see it or the input is small."""
+    from logscope.render.progress import WORTH_SHOWING, Progress  # noqa: PLC0415 - read commands only
+
+    sizes = [source.size for source in sources]
+    known = None if None in sizes else sum(filter(None, sizes))
+    if sys.stderr is None or not sys.stderr.isatty() or (known is not None and known < WORTH_SHOWING):
+        yield None
+        return
+    line = Progress(sys.stderr, known)
+    try:
+        yield lambda block: line.add(len(block.data), block.file)
+    finally:
+        line.close()
+
+
+def explain(lines: Iterable[str]) -> int:
+    """Print the lines of Python that do what the command would have done."""
+    sys.stdout.write("\n".join(["import logscope as ls", "", *lines]) + "\n")
+    return OK
+
+
+def loading(logs: Sequence[str], shared: Shared, name: str = "run") -> list[str]:
+    """Return the lines of Python that load these logs."""
+    words = [repr(log) for log in logs]
+    if shared.grammar:
+        words.append(f"grammars={shared.grammar!r}")
+    if shared.words():
+        words.append(f"select=ls.Select.of({arguments(**shared.words())})")
+    return [f"{name} = ls.load({', '.join(words)})"]
+
+
+def arguments(**given: Any) -> str:
+    """Return keyword arguments as Python, those that say nothing left out."""
+    return ", ".join(f"{name}={value!r}" for name, value in given.items() if value not in (None, False, [], ()))
