@@ -91,7 +91,8 @@ class Source:
     def blocks(self, *, size: int = BLOCK_SIZE, slack: int = LINE_SLACK, limit: int | None = None) -> Iterator[Block]:
         """Yield the text as blocks: at least one, the last one final. An empty input is one empty block.
 
-        ``size`` and ``slack`` (bytes) are explained at :func:`logscope.blocks.cut`; no block is longer than their sum. ``limit`` bytes are read at most.
+        ``size`` and ``slack`` (bytes) are explained at :func:`logscope.blocks.cut`; no block is longer than their
+        sum. ``limit`` bytes are read at most.
 
         A damaged archive, or a file that becomes shorter meanwhile, gives what could be read and a warning.
 

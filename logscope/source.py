@@ -17,6 +17,8 @@ import json
 import os
 import re
 import stat
+from collections import deque
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from logscope.blocks import BLOCK_SIZE, LINE_SLACK, Block
@@ -117,15 +119,15 @@ class _Expansion:
     def _add_text(self, text: str) -> None:
         if text == "-":
             self._add_stdin()
-        elif _exists(text):
-            self._add_path(text)
-        elif is_remote(text):
-            raise InputError(f"'{text}' is on another host", help=f"bring it here first: logscope fetch {text}")
-        elif glob.has_magic(text) and (matches := sorted(glob.glob(text, recursive=True))):
-            for path in matches:
-                self._add_path(path)
-        else:
-            raise missing(text)
+            return
+        paths = [text]
+        if not os.path.lexists(text):  # a file of that name wins
+            if is_remote(text):
+                raise InputError(f"'{text}' is on another host", help=f"bring it here first: logscope fetch {text}")
+            if glob.has_magic(text):
+                paths = sorted(glob.glob(text, recursive=True)) or paths
+        for path in paths:
+            self._add_path(path)
 
     def _add_stdin(self) -> None:
         stream = standard_input()
@@ -149,7 +151,7 @@ class _Expansion:
             status = os.fstat(stream.fileno())
             self._bound(source, status)
             if stat.S_ISREG(status.st_mode) or name == "-":
-                key = (status.st_dev, status.st_ino)
+                key = _identity(status)
         self._keep(key, source)
 
     def _add_path(self, path: str) -> None:
@@ -174,14 +176,14 @@ class _Expansion:
                 raise unreadable(path, PermissionError(13, "Permission denied"))
             source = Source(path, path=path, limit=self._limit)
             self._bound(source, status)
-            self._keep((status.st_dev, status.st_ino), source)
+            self._keep(_identity(status), source)
 
     def _add_file(self, path: str, status: os.stat_result) -> Source:
         """Add a plain file. Raises OSError when it cannot be opened."""
         form = form_of(_head(path))
         source = Source(path, path=path, compressed=form, limit=self._limit)
         source.size = None if form else status.st_size
-        return self._keep((status.st_dev, status.st_ino), source)
+        return self._keep(_identity(status), source)
 
     def _add_directory(self, top: str) -> None:
         if _is_saved_run(top):
@@ -233,12 +235,15 @@ class _Walk:
         self._top = top
         self.logs: set[str] = set()
         self.left_out: list[str] = []
-        self._seen: set[tuple[int, int]] = set()
-        links: list[str] = []
-        folders = [top]
+        self._seen: set[tuple[int, int]] = {_identity(os.stat(top))}
+        # A link that leads up and out of the folder would bring in everything beside it.
+        for above in Path(os.path.realpath(top)).parents:
+            with contextlib.suppress(OSError):
+                self._seen.add(_identity(above.stat()))
+        folders, links = [top], deque[str]()
         while folders or links:
             if not folders:
-                self._look(links.pop(), folders)
+                self._look(links.popleft(), folders)
                 continue
             folder = folders.pop()
             try:
@@ -268,8 +273,7 @@ class _Walk:
         except OSError as error:
             self.leave_out(path, error.strerror or str(error))
             return
-        key = (status.st_dev, status.st_ino)
-        if key in self._seen:
+        if (key := _identity(status)) in self._seen:
             return
         self._seen.add(key)
         if stat.S_ISDIR(status.st_mode):
@@ -283,6 +287,11 @@ class _Walk:
             self.logs.add(path)
         else:
             self.leave_out(path, "not a log by its name" if os.path.splitext(path)[1] else "not a text")
+
+
+def _identity(status: os.stat_result) -> tuple[int, int]:
+    """Return what two names of one file share."""
+    return (status.st_dev, status.st_ino)
 
 
 def _looks_like_log(path: str) -> bool:
@@ -317,14 +326,6 @@ def _is_saved_run(directory: str) -> bool:
     except (OSError, ValueError, RecursionError):
         return False
     return isinstance(manifest, dict) and "logscope_run" in manifest
-
-
-def _exists(text: str) -> bool:
-    """Tell whether something of this name is there; a dangling link is."""
-    try:
-        return os.path.lexists(text)
-    except ValueError:  # a NUL in the name
-        return False
 
 
 def _listed(before: str, names: list[str], most: int = 5) -> str:
