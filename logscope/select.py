@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from logscope.errors import UsageError, did_you_mean
 from logscope.model import DURING, PHASES, ROLES, ForwardPass, Segment, ServerEvent
@@ -30,6 +30,7 @@ from logscope.model import DURING, PHASES, ROLES, ForwardPass, Segment, ServerEv
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
+    from logscope.labelled import Labelled
     from logscope.model import Occurrence, Prefix, Record
     from logscope.report import Item
 
@@ -203,17 +204,33 @@ class Select:
             return late or early
         return late and early
 
-    def accepts_row(self, row: dict[str, Any]) -> bool:
-        """Tell whether an event in its exported form belongs to the selection, time and rank left out.
+    def filter_events(self, events: Iterable[Labelled]) -> Iterator[Labelled]:
+        """Yield the selected events of a run in order; one without a time takes that of the last one before it."""
+        last: dict[str, str] = {}
+        for event in events:
+            time = event.occurrence[2].time
+            if time is not None:
+                last[event.file] = time
+            if self.accepts_event(event, time or last.get(event.file, "")):
+                yield event
 
-        An event that has no phase, role, site or layer does not belong to a selection of one.
+    def accepts_event(self, event: Labelled, time: str | None = None) -> bool:
+        """Tell whether one event belongs to the selection.
+
+        An event that has no phase, role, site or layer does not belong to a selection of one: unlike :meth:`accepts`,
+        this leaves server lines out then. ``time`` stands in where the event prints none; without either the time is
+        not looked at, as for an event of an item that was accepted already.
         """
+        _, _, prefix, payload = event.occurrence
+        time = prefix.time or time
         return (
-            (not self.phase or row["phase"] in self.phase)
-            and (not self.role or row["role"] in self.role)
-            and (not self.site or row["site"] in self.site)
-            and (not self.layer or _in_ranges(row["layer"], self.layer))
-            and (not self.during or row["during"] in self.during)
+            (not self.phase or event.phase in self.phase)
+            and (not self.role or (payload.role or event.role) in self.role)
+            and (not self.site or payload.site in self.site)
+            and (not self.layer or _in_ranges(payload.layer, self.layer))
+            and (not self.during or event.during in self.during)
+            and self.accepts_writer(prefix)
+            and (time is None or self.accepts_time(time))
         )
 
     def _keeps(self, record: Record) -> bool:
