@@ -181,13 +181,14 @@ def load(*inputs: Any, grammars: Iterable[str | Path] = (), select: Select | Non
 
         if len(sources) > 1:
             raise NothingRecognised("a saved run cannot be joined with other logs", help="name it alone")
-        return open_run(saved[0].name)
+        opened = open_run(saved[0].name)
+        return opened if select is None else opened.selected(select)
     grammar = grammars_module.load(grammars)
     reading = Reading()
     run = Run(reading=reading, select=select)
-    for file, item in items_of(sources, grammar, reading, keep_copies=True):
-        if select is None or select.accepts(item):
-            run.add(file, item)
+    found = (item for _, item in items_of(sources, grammar, reading, keep_copies=True))
+    for item in found if select is None else select.filter(found):
+        run.add(item.file, item)
     return run
 
 
@@ -211,9 +212,9 @@ def stream(
         events = follow_events(inputs, grammar, reading)
     else:
         events = labelled_events(sources_of(inputs), grammar, reading)
-    for labelled in events:
-        if labelled is not None and (select is None or select.accepts_event(labelled)):
-            yield Event.from_labelled(labelled)
+    arrived = (labelled for labelled in events if labelled is not None)
+    for labelled in arrived if select is None else select.filter_events(arrived):
+        yield Event.from_labelled(labelled)
 
 
 def follow_events(inputs: Any, grammar: Grammar, reading: Reading, **options: Any) -> Iterator[Labelled | None]:
@@ -249,6 +250,13 @@ class Run:
         if not self._files or self._files[-1][0] != file:
             self._files.append((file, len(self.items)))
         self.items.append(item)
+
+    def selected(self, select: Select) -> Run:
+        """Return the part of this run that a selection keeps."""
+        part = Run(reading=self.reading, select=select)
+        for item in select.filter(self.items):
+            part.add(item.file, item)
+        return part
 
     @property
     def files(self) -> list[str]:
