@@ -21,7 +21,7 @@ from logscope.queries.rates import RateRanges, Verdict
 from logscope.queries.series import Series, Stats
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
     from logscope.model import ServerEvent
     from logscope.report import Context, Item, Report
@@ -96,9 +96,8 @@ class Accept:
         count the lines with an accept len below, an accept rate above these.
     year
         the year of the first time that prints none.
-    during
-        which stages count; lines printed at other times are counted and left out. A server that starts up decodes
-        nothing: such a line is of another server, and counts.
+
+    Lines that a server prints before it says that it is ready belong to its warm-up and are left out.
 
     Raises
     ------
@@ -118,7 +117,6 @@ class Accept:
         below: float | None = None,
         above: float | None = None,
         year: int | None = None,
-        during: Sequence[str] = ("startup", "serving"),
     ) -> None:
         self.by: By = by or "rank"
         if self.by not in BY:
@@ -126,7 +124,6 @@ class Accept:
         self.window = parse_window(window) if isinstance(window, str) else window
         self.minimum = min
         self.below, self.above = below, above
-        self.during = frozenset(during)
         self.rates: dict[Server, RateRanges] = {}
         self.year = year
         self.segments: dict[tuple[str, int], Segment] = {}
@@ -169,9 +166,6 @@ class Accept:
         """Tell whether a statistics line counts; count those that do not."""
         if not item.payload.usable:
             self._note("damaged", item)
-            return False
-        if item.during not in self.during:
-            self._note(f"of {item.during}", item)
             return False
         return True
 
@@ -350,6 +344,19 @@ class Accept:
             total.last, total.last_line = found, item.line
             total.lines += 1
 
+    def _ready(self, item: ServerEvent) -> None:
+        """Forget what this server printed before it was ready: it was the warm-up.
+
+        Whether a line is of the warm-up cannot be told when it is read, since a log need not have a ready line.
+        """
+        server = Server(item.file, item.segment, server_label(item.prefix))
+        for key in [key for key in self.series if Server(*key[:3]) == server]:
+            stats = self.series.pop(key).stats
+            self.counts.setdefault("of the warm-up", Places()).add(key.file, stats.first_line, stats.lines)
+        self.rates.pop(server, None)
+        for key, at in [found for found in self.windows if Server(*found[0][:3]) == server]:
+            del self.windows[key, at]
+
     def _warning(self, item: ServerEvent) -> None:
         key = (item.file, item.segment, item.payload.event)
         self.warnings.setdefault(key, Places()).add(item.file, item.line)
@@ -376,6 +383,7 @@ class Accept:
         "invalid_tree_warning": _warning,
         "adaptive_switch": _switch,
         "retract": _retract,
+        "ready": _ready,
     }
 
     # ------------------------------------------------------------------------------------------------ for the rules

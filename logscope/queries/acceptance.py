@@ -26,12 +26,6 @@ if TYPE_CHECKING:
 
 # How many places a list in the report names; all of them are counted.
 NAMED = 20
-_STAGES = {
-    "startup": "of start-up",
-    "graph_capture": "of graph capture",
-    "warmup": "of the warm-up",
-    "serving": "of serving",
-}
 # Points of the chart.
 _POINTS = 60
 
@@ -63,9 +57,9 @@ class Places:
         self.count = 0
         self.first: list[Place] = []
 
-    def add(self, file: str, line: int) -> None:
-        """Take one."""
-        self.count += 1
+    def add(self, file: str, line: int, number: int = 1) -> None:
+        """Take one, or a number of which it is the first."""
+        self.count += number
         if len(self.first) < NAMED:
             self.first.append(Place(file, line))
 
@@ -589,11 +583,10 @@ class Answer:
             places = counts["damaged"]
             be = "is damaged and enters" if places.count == 1 else "are damaged and enter"
             notes.append(f"{count(places.count, 'statistics line')} {be} no statistic ({places})")
-        for stage, words in _STAGES.items():
-            if f"of {stage}" in counts:
-                places = counts[f"of {stage}"]
-                be = "is" if places.count == 1 else "are"
-                notes.append(f"{count(places.count, 'statistics line')} {words} {be} left out ({places})")
+        if "of the warm-up" in counts:
+            places = counts["of the warm-up"]
+            be = "is" if places.count == 1 else "are"
+            notes.append(f"{count(places.count, 'line')} of the warm-up {be} left out, from {places.first[0]}")
         if "switches" in counts:
             notes.append(
                 f"the number of draft tokens was switched {count(counts['switches'].count, 'time')} "
@@ -601,7 +594,7 @@ class Answer:
             )
         if "repeated" in counts:
             notes.append(
-                f"{counts['repeated']}: stands for {self.fold.repeated} more lines that Ray hid; counts and sums are "
+                f"{counts['repeated']} stands for {self.fold.repeated} more lines that Ray hid; counts and sums are "
                 "lower bounds from there on"
             )
         self._memory(report)
