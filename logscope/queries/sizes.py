@@ -1,0 +1,242 @@
+"""What the numbers of a size error mean: rows told apart from widths, widths as a number of hidden states.
+
+This module is responsible for arithmetic on the sizes of one message. It must not know logs or processes, and it names
+a reading only where the numbers allow it; a second reading that fits as well is said beside the first.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import gcd
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+
+SIZE_EVENTS = frozenset({"matmul_mismatch", "size_mismatch", "weight_shape_mismatch"})
+
+# Vocabulary sizes of models in use: a width that is one of them may be logits, whatever it is a multiple of.
+VOCABULARIES = frozenset(
+    {
+        32000,
+        32064,
+        50257,
+        102400,
+        128256,
+        129280,
+        131072,
+        151552,
+        151936,
+        152064,
+        163840,
+        200064,
+        201088,
+        256000,
+        262144,
+    }
+)
+# A hidden size below this is no model's, and more states than this no model has.
+_SMALLEST_HIDDEN = 256
+_MOST_STATES = 130
+
+
+@dataclass(frozen=True, slots=True)
+class SizeReading:
+    """What two sizes that do not fit mean.
+
+    text
+        one sentence with the first reading, and the second where there is one.
+    got, want
+        the two sides in words, ``37 x 4096 = 151552``. For a ``size_mismatch`` of two tensors torch does not say which
+        side is which: ``got`` is then the one the log itself delivered, else tensor b.
+    got_states, want_states, unit, unit_from
+        the same as numbers; ``unit`` is the hidden size or what stands for it, ``unit_from`` how it is known. None
+        where the sizes are no multiples of anything that could be a hidden size.
+    rows
+        rows of the input where the message names them: tokens, never a width.
+    """
+
+    text: str
+    got: str
+    want: str
+    got_states: int | None = None
+    want_states: int | None = None
+    unit: int | None = None
+    unit_from: str | None = None
+    rows: int | None = None
+
+
+def explain_sizes(
+    event: str,
+    fields: Mapping[str, Any],
+    *,
+    hidden: int | None = None,
+    hidden_from: str | None = None,
+    delivered: Collection[int] = (),
+) -> SizeReading | None:
+    """Return what a size error says, None when its numbers are not known.
+
+    Parameters
+    ----------
+    event, fields
+        as the grammar names them: ``matmul_mismatch`` (rows, got_width, want_width, out_width), ``size_mismatch``
+        (a, b, dimension), ``weight_shape_mismatch`` (loaded, parameter_shape).
+    hidden, hidden_from
+        the hidden size as the log shows it, and where.
+    delivered
+        widths of joined states that the log printed.
+
+    """
+    if event == "weight_shape_mismatch":
+        return _weights(fields, hidden)
+    if event == "matmul_mismatch":
+        got, want, rows, out = (_whole(fields.get(key)) for key in ("got_width", "want_width", "rows", "out_width"))
+        if got is None or want is None:
+            return None
+        return _matmul(got, want, rows, out, hidden, hidden_from)
+    first, second = _whole(fields.get("a")), _whole(fields.get("b"))
+    if event != "size_mismatch" or first is None or second is None:
+        return None
+    # "Expected size a but got size b" names its sides; "size of tensor a must match b" does not.
+    named = "tensor" in fields
+    if not named and first in delivered and second not in delivered:
+        first, second = second, first
+    return _tensors(second, first, named=named, seen=second in delivered, hidden=hidden, hidden_from=hidden_from)
+
+
+def _whole(value: Any) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else None
+
+
+def _unit(
+    got: int, want: int, hidden: int | None, hidden_from: str | None, out: int | None
+) -> tuple[int, str] | tuple[None, None]:
+    """Return the size of one state: the log's hidden size, the weight's output, or the largest common divisor."""
+    for unit, known in (
+        (hidden, hidden_from or "the log's hidden size"),
+        (out, "the width the weight gives"),
+        (gcd(got, want), "the largest number that divides both"),
+    ):
+        if unit is not None and unit >= _SMALLEST_HIDDEN and got % unit == 0 and want % unit == 0:
+            if max(got, want) // unit > _MOST_STATES:
+                continue
+            return unit, known
+    return None, None
+
+
+def multiple(width: int, unit: int | None) -> str:
+    """Return ``3 x 4096 = 12288``, or the bare number when it is no multiple."""
+    return str(width) if unit is None or width % unit else f"{width // unit} x {unit} = {width}"
+
+
+def _matmul(
+    got: int, want: int, rows: int | None, out: int | None, hidden: int | None, hidden_from: str | None
+) -> SizeReading:
+    unit, known = _unit(got, want, hidden, hidden_from, out)
+    gives = f" and gives {out}" if out is not None else ""
+    parts = [f"the input is {multiple(got, unit)} wide, the weight takes {multiple(want, unit)}{gives}"]
+    if unit is not None:
+        parts.append(_states_words(got // unit, want // unit))
+        if known is not None:
+            parts.append(f"{unit} is {known}")
+    else:
+        parts.append("the two widths are no multiples of one hidden size")
+    parts.extend(_vocabulary(got, want))
+    if rows is not None:
+        parts.append(_rows_words(rows, unit))
+    return SizeReading(
+        text="; ".join(parts),
+        got=multiple(got, unit),
+        want=multiple(want, unit),
+        got_states=None if unit is None else got // unit,
+        want_states=None if unit is None else want // unit,
+        unit=unit,
+        unit_from=known,
+        rows=rows,
+    )
+
+
+def _rows_words(rows: int, unit: int | None) -> str:
+    alike = ""
+    if unit is not None and rows % unit == 0:
+        alike = f" ({rows} = {rows // unit} x {unit} by accident)"
+    return f"{rows} counts rows, not a width{alike}, and is not the problem"
+
+
+def _states_words(got: int, want: int) -> str:
+    """Say how many states there are and how many were due; no reading goes further than the numbers."""
+    if want == 1:
+        part = {2: "half", 3: "a third", 4: "a quarter", 8: "an eighth"}.get(got, f"one {got}th")
+        return f"{_states(got)} where one was due, or a whole tensor where {part} of it was meant"
+    off = abs(got - want)
+    much = "missing" if got < want else "too many"
+    text = f"{_states(got)} where {want} were due: {off} {much}"
+    if got > want + 8:
+        text += f" ({got} would be every state of a model with {got - 1} layers, the embedding included)"
+    return text
+
+
+def _states(number: int) -> str:
+    return "1 state" if number == 1 else f"{number} states"
+
+
+def _vocabulary(*widths: int) -> list[str]:
+    found = [str(width) for width in widths if width in VOCABULARIES]
+    if not found:
+        return []
+    what = "is also a vocabulary size" if len(found) == 1 else "are also vocabulary sizes"
+    return [f"{' and '.join(found)} {what} in use: logits would be as wide"]
+
+
+def _tensors(
+    got: int, want: int, *, named: bool, seen: bool, hidden: int | None, hidden_from: str | None
+) -> SizeReading:
+    unit, known = _unit(got, want, hidden, hidden_from, None)
+    sides = "expected {want}, got {got}" if named else "{want} against {got}"
+    text = sides.format(want=multiple(want, unit), got=multiple(got, unit))
+    parts = [text]
+    if unit is not None:
+        if named or seen:
+            parts.append(_states_words(got // unit, want // unit))
+        else:
+            parts.append(f"{_states(want // unit)} against {got // unit}")
+        if seen:
+            parts.append(f"the log prints a joined state {got} wide, so that side was delivered")
+        parts.append(f"{unit} is {known}")
+    elif max(got, want) < _SMALLEST_HIDDEN:
+        parts.append("too small for widths of hidden states; both may count rows (tokens)")
+    parts.extend(_vocabulary(got, want))
+    return SizeReading(
+        text="; ".join(parts),
+        got=multiple(got, unit),
+        want=multiple(want, unit),
+        got_states=None if unit is None else got // unit,
+        want_states=None if unit is None else want // unit,
+        unit=unit,
+        unit_from=known,
+    )
+
+
+def _weights(fields: Mapping[str, Any], hidden: int | None) -> SizeReading | None:
+    """Compare the axes of a weight in the checkpoint with the parameter it is loaded into."""
+    loaded, parameter = fields.get("loaded"), fields.get("parameter_shape")
+    if not isinstance(loaded, list) or not isinstance(parameter, list):
+        return None
+    name = f" {fields['parameter']}" if fields.get("parameter") else ""
+    got, want = (" by ".join(map(str, shape)) or "no axis" for shape in (loaded, parameter))
+    parts = [f"the checkpoint's weight is {got}, the parameter{name} is {want}"]
+    if len(loaded) != len(parameter):
+        parts.append(f"{_axes(len(loaded))} where {len(parameter)} were due")
+    else:
+        for axis, (one, other) in enumerate(zip(loaded, parameter, strict=True)):
+            if one != other:
+                reading = ""
+                if hidden and one % hidden == 0 and other % hidden == 0:
+                    reading = f" ({multiple(one, hidden)} against {multiple(other, hidden)})"
+                parts.append(f"axis {axis} differs: {one} against {other}{reading}")
+    parts.extend(_vocabulary(*{size for size in (*loaded, *parameter) if isinstance(size, int)}))
+    return SizeReading("; ".join(parts), got, want)
+
+
+def _axes(number: int) -> str:
+    return "1 axis" if number == 1 else f"{number} axes"
