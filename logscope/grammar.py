@@ -477,7 +477,7 @@ def furthest(dialects: Sequence[Dialect], text: str, at: int) -> tuple[int, str]
     best, name = at, ""
     for dialect in dialects:
         for end in range(len(text), best, -1):
-            if regex.fullmatch(dialect.pattern, text, at, end, partial=True, timeout=TIME_LIMIT):
+            if dialect.pattern.fullmatch(text, at, end, partial=True, timeout=TIME_LIMIT):
                 best, name = end, dialect.event
                 break
     rest = as_text(text[best : best + 20])

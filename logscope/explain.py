@@ -1,0 +1,226 @@
+"""What the grammars know, and how they read one line: the answers behind ``logscope grammar``.
+
+This module is responsible for saying in words what a line is, where reading stopped and what was expected there. It
+must not know how records are read (exact.py, parse.py) nor how a report is shown.
+"""
+
+from __future__ import annotations
+
+from importlib import resources
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from logscope import grammar as grammars
+from logscope.blocks import Block
+from logscope.errors import GrammarError, Message, NothingRecognised, Where, did_you_mean
+from logscope.parse import Parser
+from logscope.report import Column, Report, Table
+from logscope.values import as_text
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from logscope.grammar import Grammar, GrammarFile
+    from logscope.model import Occurrence, Payload, Prefix
+
+_INTACT = {
+    "whole": "read whole",
+    "partial": "read to its end, but it lacks a field that such records have",
+    "cut": "cut: it ends inside a value, or too early",
+    "rejoined": "cut, and completed by a following line",
+}
+
+
+def listing(extra: Iterable[str | Path] = ()) -> Report:
+    """Return the loaded grammars in the order they are asked, with their events."""
+    known = grammars.load(extra)
+    columns = [
+        Column("grammar", always=True),
+        Column("title"),
+        Column("events", align="right", always=True),
+        Column("samples", align="right"),
+        Column("names", "event names"),
+        Column("path"),
+    ]
+    rows = [_row(file) for file in known.files]
+    count = len(known.events)
+    headline = (
+        f"{len(rows)} grammars, {count} events, {sum(row['samples'] for row in rows)} samples, all read as they say."
+    )
+    return Report("grammar list", headline, tables={"grammars": Table(columns, rows)}, facts={"events": known.events})
+
+
+def _row(file: GrammarFile) -> dict[str, Any]:
+    """Return one grammar as a row."""
+    names = list(dict.fromkeys(dialect.event for dialect in file.dialects))
+    return {
+        "grammar": file.name,
+        "title": file.title,
+        "events": len(names),
+        "samples": len(file.samples),
+        "names": names,
+        "path": file.path,
+    }
+
+
+def grammar_text(name: str, extra: Iterable[str | Path] = ()) -> str:
+    """Return the text of a loaded grammar's file.
+
+    Raises
+    ------
+    GrammarError
+        no loaded grammar has this name.
+
+    """
+    files = {file.name: file for file in grammars.load(extra).files}
+    if name not in files:
+        near = did_you_mean(name, files)
+        raise GrammarError(f"no grammar is called '{name}'", help=near or f"there are: {', '.join(files)}")
+    return Path(files[name].path).read_text(encoding="utf-8")
+
+
+def checked(paths: Iterable[str | Path]) -> Report:
+    """Load grammar files, each with all its samples, and together with the shipped ones; say what they hold.
+
+    Raises
+    ------
+    InputError, GrammarError
+        one cannot be read, or does not load.
+
+    """
+    files = [grammars.load_file(path) for path in paths]
+    grammars.load(paths)
+    rows = [_row(file) for file in files]
+    columns = [Column("grammar", always=True), Column("events", align="right"), Column("samples", align="right")]
+    columns += [Column("names", "event names"), Column("path", always=True)]
+    total = sum(row["samples"] for row in rows)
+    headline = f"{total} sample{'' if total == 1 else 's'} read as they say: {', '.join(map(str, paths))}"
+    return Report("grammar check", headline, tables={"grammars": Table(columns, rows)})
+
+
+def snippet() -> str:
+    """Return the Python that makes a model print what logscope reads best."""
+    return resources.files("logscope.snippets").joinpath("eagle3_debug.py").read_text(encoding="utf-8")
+
+
+def explain_line(line: str, extra: Iterable[str | Path] = ()) -> Report:
+    """Say how a line is read: what stands before the record, the event, every field, and what is wrong with it.
+
+    Raises
+    ------
+    NothingRecognised
+        nothing in it is a record, with the place where reading stopped.
+
+    """
+    known = grammars.load(extra)
+    data = line.rstrip("\r\n").encode("utf-8", "surrogateescape")
+    parser = Parser(known, "line", quick=False)
+    found = parser.feed(Block("line", 0, 1, data, final=True, newlines=data.count(b"\n")))
+    records = [one for one in found if one[3].kind != "mark"]
+    if not any(one[3].kind == "event" for one in records):
+        raise NothingRecognised(_why_nothing(known, data, records, parser))
+    report = Report("grammar explain", "; ".join(_sentence(known, data, one) for one in records) + ".")
+    for number, one in enumerate(records, 1):
+        name = "record" if len(records) == 1 else f"record_{number}"
+        report.tables[name] = _fields(one)
+        if one[3].column is not None or one[3].reason:
+            report.notes += _stop(data, one)
+    report.accounting = parser.accounting
+    return report
+
+
+def _sentence(known: Grammar, data: bytes, one: Occurrence) -> str:
+    """Return one record in words."""
+    _, offset, prefix, payload = one
+    if payload.kind != "event":
+        return f"text at column {_column(data, offset)} that is no record: {payload.reason or payload.kind}"
+    parts = [payload.event]
+    if payload.site:
+        parts.append(f"of site {payload.site}")
+    parts.append(f"at column {_column(data, offset)}, {_INTACT[payload.intact]}")
+    sources = sorted({source for source in _sources(known, data, offset, payload) if source})
+    if sources:
+        parts.append(f"by {' and '.join(sources)}")
+    if not prefix.peeled:
+        parts.append("glued to the text before it")
+    return " ".join(parts[:-1]) + (" " if len(parts) > 1 else "") + parts[-1]
+
+
+def _sources(known: Grammar, data: bytes, offset: int, payload: Payload) -> list[str]:
+    """Return the grammars whose dialects of this event begin with the anchor that stands there."""
+    text = data[offset:].decode("latin-1")
+    return [
+        file.name
+        for file in known.files
+        for dialect in file.dialects
+        if dialect.event == payload.event and any(text.startswith(anchor) for anchor in dialect.anchors)
+    ]
+
+
+def _fields(one: Occurrence) -> Table:
+    """Return all that was read of a record: first what stood before it, then its columns, then its other fields."""
+    _, _, prefix, payload = one
+    rows = [{"field": name, "value": value, "from": "prefix"} for name, value in _prefix(prefix)]
+    columns = {
+        "role": payload.role,
+        "layer": payload.layer,
+        "shape": None if payload.shape is None else list(payload.shape),
+        "rows": payload.rows,
+        "width": payload.width,
+        "norm": payload.norm,
+        "head": None if payload.head is None else list(payload.head),
+        "capture_hidden_mode": payload.mode,
+    }
+    rows += [{"field": name, "value": value, "from": "column"} for name, value in columns.items() if value is not None]
+    rows += [{"field": name, "value": value, "from": "field"} for name, value in payload.fields.items()]
+    return Table([Column("field", always=True), Column("value", always=True), Column("from")], rows, payload.event)
+
+
+def _prefix(prefix: Prefix) -> list[tuple[str, Any]]:
+    """Return what a prefix says."""
+    names = ("time", "origin", "pid", "dp_rank", "pp_rank", "tp_rank", "ep_rank")
+    said = [(name, getattr(prefix, name)) for name in names]
+    return [(name, value) for name, value in [*said, *prefix.extra] if value is not None]
+
+
+def _stop(data: bytes, one: Occurrence) -> list[str]:
+    """Return where reading stopped and why, with what follows there."""
+    _, offset, _, payload = one
+    if payload.column is None:
+        return [payload.reason or ""]
+    at = offset + payload.column
+    rest = as_text(data[at : at + 40].decode("latin-1"))
+    follows = f"before {rest!r}" if rest else "at the end of the line"
+    return [f"reading stopped at column {_column(data, at)}, {follows}: {payload.reason}"]
+
+
+def _why_nothing(known: Grammar, data: bytes, records: list[Occurrence], parser: Parser) -> Message:
+    """Return the message for a line without any event: a caret where reading stopped, or what there is to look for."""
+    text = data.decode("utf-8", "surrogateescape")
+    if not records:
+        if parser.accounting.quoted:
+            return Message(
+                "the line holds text that looks like a record, but it is quoted: part of a value or of source code",
+                Where("line", 1, 1, text, len(text)),
+            )
+        anchors = ", ".join(f"'{anchor}'" for anchor in list(known.anchors)[:8])
+        return Message(
+            "no record in this line",
+            Where("line", 1, 1, text, max(1, len(text))),
+            why="none of the texts a record begins with stands in it",
+            help=f"records begin with {anchors} ... ('logscope grammar list' shows all events);\n"
+            "a grammar of your own adds others",
+        )
+    _, offset, _, payload = records[0]
+    column = _column(data, offset + (payload.column or 0))
+    return Message(
+        f"this looks like a record ({payload.event}) and is none",
+        Where("line", 1, column, text),
+        why=payload.reason,
+        help="a grammar of your own can add the form: copy the nearest event with 'logscope grammar show NAME'",
+    )
+
+
+def _column(data: bytes, at: int) -> int:
+    """Return the 1-based column, in characters, of a byte."""
+    return len(data[:at].decode("utf-8", "surrogateescape")) + 1
