@@ -84,12 +84,12 @@ class Running:
     @property
     def smallest(self) -> float | None:
         """The smallest value, None without values."""
-        return min(self._smallest, *self._buffer) if self.count else None
+        return min((self._smallest, *self._buffer)) if self.count else None
 
     @property
     def largest(self) -> float | None:
         """The largest value, None without values."""
-        return max(self._largest, *self._buffer) if self.count else None
+        return max((self._largest, *self._buffer)) if self.count else None
 
     @property
     def mean(self) -> float | None:

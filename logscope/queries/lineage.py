@@ -44,8 +44,8 @@ def close(one: float, other: float, slack: float) -> bool:
         return True
     if one != one or other != other:
         return one != one and other != other
-    # The last term allows for the binary form of a decimal half.
-    return abs(one - other) <= slack + 1e-12 * abs(one)
+    # The last term allows for the binary form of a decimal half; beside inf no slack makes two values one.
+    return abs(one - other) <= slack + 1e-12 * min(abs(one), abs(other))
 
 
 def same_norm(one: Payload, other: Payload) -> bool | None:

@@ -219,7 +219,7 @@ class Summarize:
         """Keep the throughput of a decode line, by process."""
         payload, prefix = item.occurrence[3], item.occurrence[2]
         speed = finite(payload.fields.get("gen_throughput"))
-        if speed is None or speed < 0 or item.during != "serving" or not payload.usable:
+        if speed is None or speed < 0 or not payload.usable:
             return
         writer = (prefix.writer, prefix.extra)
         label = self._labels.get(writer)
@@ -310,7 +310,8 @@ class Summarize:
         known = {(row["file"], row["segment"], row["origin"]) for row in rows}
         for file, number, origin in self._speeds:
             if (file, number, origin) not in known:
-                rows.append({"file": file, "segment": number, "origin": origin, "lines": 0, "accept_len_mean": None})
+                empty = dict.fromkeys(("accept_len_mean", "min", "max", "rate_definition"))
+                rows.append({"file": file, "segment": number, "origin": origin, "lines": 0, **empty})
         for row in rows:
             speed = self._speeds.get((row["file"], row["segment"], row["origin"]))
             row["throughput_median"] = speed.median if speed is not None else None
@@ -440,6 +441,7 @@ class Summarize:
         notes: Sequence[Note],
     ) -> dict[str, Any]:
         segments = list(self._tally.segments.values())
+        targets = [bucket for bucket in serving if bucket.key.role == "target"]
         facts: dict[str, Any] = {
             "segments": len(segments),
             "tp_size": _agreed(segment.tp_size for segment in segments),
@@ -447,10 +449,10 @@ class Summarize:
             "topk": _agreed(segment.topk for segment in segments),
             "num_steps": _agreed(segment.num_steps for segment in segments),
             "hidden": _agreed(size.size for size in sizes.values()),
-            "layers": captured_layers(bucket for bucket in serving if bucket.key.role == "target"),
+            "layers": captured_layers(targets),
             "cuda_graph": _agreed(self._graphs.in_use(segment) for segment in segments),
             "hidden_evidence": sorted({size.evidence for size in sizes.values()}),
-            "joined": sorted({word for bucket in serving for word in joined_words(bucket, sizes)}) if serving else [],
+            "joined": sorted({word for bucket in targets for word in joined_words(bucket, sizes)}),
             "server_lines": dict(sorted(self._seen.items(), key=lambda each: -each[1])),
             **lineage_facts(self._lineage),
         }
@@ -564,13 +566,16 @@ def _apart_rows(buckets: Sequence[Bucket]) -> list[dict[str, Any]]:
                 "during": key.during.replace("_", " "),
                 "role": key.role,
                 "phases": "",
+                "by_phase": {},
                 "passes": 0,
                 "hidden_captures": 0,
             },
         )
         row["passes"] += bucket.passes
+        row["by_phase"][key.phase] = row["by_phase"].get(key.phase, 0) + bucket.passes
         row["hidden_captures"] += bucket.captures
-        row["phases"] += f"{', ' * bool(row['phases'])}{key.phase} {bucket.passes:,}"
+    for row in rows.values():
+        row["phases"] = ", ".join(f"{phase} {passes:,}" for phase, passes in row["by_phase"].items())
     return list(rows.values())
 
 

@@ -29,12 +29,16 @@ def table(
     caption: str | None = None,
     optional: Sequence[str] = ("file", "segment", "source", "site"),
 ) -> Table:
-    """Return a table of these rows; an ``optional`` column is shown only where its values differ between rows."""
-    shown = [
-        column
-        for column in columns
-        if column.name not in optional or len({str(row.get(column.name)) for row in rows}) > 1
-    ]
+    """Return a table of these rows; an ``optional`` column is shown only where its values differ between rows.
+
+    A source that is named is always shown: which process printed is a thing to know even where there is one.
+    """
+
+    def tells(name: str) -> bool:
+        values = {str(row.get(name)) for row in rows}
+        return len(values) > 1 or (name == SOURCE.name and bool(values - {"", "None"}))
+
+    shown = [column for column in columns if column.name not in optional or tells(column.name)]
     return Table(shown, rows, title=title, caption=caption)
 
 

@@ -1,0 +1,386 @@
+"""``norms``: fingerprints without NaN, what was joined, where the draft's input came from, and running statistics."""
+
+from __future__ import annotations
+
+import math
+import re
+import statistics
+from functools import lru_cache
+
+import pytest
+from conftest import CASES, REAL_RUNS, real_bytes, real_log, sidecar, truth
+
+from logscope.model import ForwardPass, Payload, Prefix, Record, Segment
+from logscope.queries.fold import EXACT, RELATIVE, Digest, Running
+from logscope.queries.lineage import Follower, close, identity, same_head, same_norm
+from logscope.queries.norms import Norms
+from logscope.report import Context, ask
+from logscope.run import answer
+
+HEALTHY_V2 = [
+    "healthy-topk1",
+    "healthy-chunked",
+    "load-topk1",
+    "style-alt",
+    "style-logger",
+    "style-noflush",
+    "default-layer-ids",
+    "0.5.15.post1-healthy-topk1",
+    "0.5.15.post1-healthy-topk4",
+    "0.5.15.post1-healthy-chunked",
+]
+JOIN = re.compile(r"\[logits\] aux concat: num_aux=3, shape=torch\.Size\(\[(\d+), 21504\]\).*?(norm=.*)$")
+READ = re.compile(r"\[eagle3\] forward: hidden_states=torch\.Size\(\[(\d+), 21504\]\).*?(norm=.*)$")
+
+
+@lru_cache
+def of(path):
+    """Return the norms of a log; several tests look at the same ones."""
+    return answer(Norms(), [str(path)])
+
+
+def case(number):
+    """Return the log of a case by the start of its name."""
+    (log,) = CASES.glob(f"{number}-*.log")
+    return log
+
+
+def lineage(report):
+    """Return the rows of the lineage table by phase."""
+    return {row["phase"]: row for row in report.tables["lineage"]}
+
+
+def reads(run):
+    """Return [(line, same text, same head, rows read, rows joined)] of a log, by its raw text alone.
+
+    One entry for each k x hidden input of the draft, compared with the target's joined state before it.
+    """
+    out = []
+    rows, said = 0, ""
+    for number, line in enumerate(real_bytes(run).decode("utf-8", "replace").split("\n"), 1):
+        if found := JOIN.search(line):
+            rows, said = int(found[1]), found[2]
+        elif found := READ.search(line):
+            same_first = found[2].partition("first5")[2] == said.partition("first5")[2]
+            out.append((number, found[2] == said, same_first, int(found[1]), rows))
+    return out
+
+
+# ------------------------------------------------------------------------------------------------- running statistics
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 100, EXACT])
+def test_medians_are_exact_up_to_the_limit(count):
+    """Few values: count, extremes, mean and median are those of the standard library."""
+    values = [(at * 7919 % 10_007) / 1000 for at in range(count)]
+    running = Running()
+    for value in values:
+        running.add(value)
+    assert running.exact
+    assert running.count == count
+    assert (running.smallest, running.largest) == (min(values), max(values))
+    assert running.median == statistics.median(values)
+    assert running.mean == pytest.approx(statistics.fmean(values))
+
+
+@pytest.mark.parametrize("scale", [1e-9, 1.0, 1e12])
+def test_medians_beyond_the_limit_are_within_the_stated_error(scale):
+    """Many values: the sketch keeps the promise of its docstring, and everything else stays exact."""
+    # Spread over nine powers of ten, in no order.
+    values = [scale * math.exp(20 * math.sin(at * at)) for at in range(5 * EXACT)]
+    running = Running()
+    for value in values:
+        running.add(value)
+    assert not running.exact
+    assert running.median == pytest.approx(statistics.median_low(values), rel=RELATIVE * 1.001)
+    assert (running.smallest, running.largest) == (min(values), max(values))
+    assert running.mean == pytest.approx(statistics.fmean(values))
+    kept = len(running._buffer) + len(running._blocks) + len(running._buckets)
+    assert kept < EXACT + 256 + 4000
+
+
+def test_zeros_have_a_median():
+    """A stream that is mostly zero has the median zero, in the sketch as well."""
+    running = Running()
+    for at in range(3 * EXACT):
+        running.add(0.0 if at % 3 else 1.0)
+    assert running.median == 0.0
+
+
+def test_asking_does_not_change_the_answer():
+    """A live log asks again and again: the same values give the same answer."""
+    asked, quiet = Running(), Running()
+    for at in range(2 * EXACT + 17):
+        value = 1 + (at * 7919 % 1000) / 1000
+        asked.add(value)
+        quiet.add(value)
+        if at % 5000 == 0:
+            assert asked.median is not None
+    assert asked.count == quiet.count
+    assert asked.median == pytest.approx(quiet.median, rel=2 * RELATIVE)
+
+
+def test_no_values_no_statistics():
+    """Nothing printed: nothing claimed."""
+    running = Running()
+    assert (running.smallest, running.median, running.largest, running.mean, running.change) == (None,) * 5
+
+
+@pytest.mark.parametrize("count", [400, 3 * EXACT])
+def test_a_trend_is_told_from_scatter(count):
+    """Scatter around a level has no trend; a level that rises by a tenth has one of about that size."""
+    flat, rising = Running(), Running()
+    for at in range(count):
+        noise = 0.04 * math.sin(at * at)
+        flat.add(1 + noise)
+        rising.add(1 + 0.2 * at / count + noise)
+    assert flat.change is None
+    # Mean of the last quarter against the first: 1.175 / 1.025.
+    assert rising.change == pytest.approx(1.175 / 1.025 - 1, abs=0.02)
+
+
+def test_the_digest_is_stable_and_short():
+    """Equal first values give equal names whatever follows; another value gives another name; it never changes."""
+    one, longer, other = Digest(2), Digest(2), Digest(2)
+    for digest in (one, longer):
+        digest.add(10.6277, (0.01, -0.5))
+        digest.add(4.7, None)
+    longer.add(99.0, (1.0,))
+    other.add(10.7277, (0.01, -0.5))
+    assert str(one) == str(longer)
+    assert str(one) != str(other)
+    assert re.fullmatch(r"[0-9a-f]{8}", str(one))
+    assert str(Digest()) == ""
+
+
+# ---------------------------------------------------------------------------------------------------------- comparing
+
+
+def test_values_are_compared_at_the_coarser_print():
+    """A tensor printed with four decimals equals the exact one; nan equals nan; one digit further apart is different."""
+    exact = Payload("event", "a", norm=12.34567, norm_resolution=5e-6, head=(0.01055908203125, math.nan))
+    rounded = Payload("event", "a", norm=12.3, norm_resolution=0.05, head=(0.0106, math.nan), head_resolution=(5e-5, 0))
+    assert same_norm(exact, rounded)
+    assert same_head(exact, rounded)
+    assert same_head(exact, Payload("event", "a", head=(0.0107, math.nan), head_resolution=(5e-5, 0.0))) is False
+    assert same_norm(exact, Payload("event", "a", norm=12.5, norm_resolution=0.05)) is False
+    assert same_norm(exact, Payload("event", "a")) is None
+    assert close(math.inf, math.inf, 0.0)
+    assert not close(math.inf, -math.inf, 1.0)
+    assert not close(math.nan, 1.0, 1e9)
+
+
+def test_the_norm_identity_has_the_tolerance_it_states():
+    """3-4-12-13: a deviation of 4e-6 of the square holds, one of 4e-5 does not, a missing norm cannot be checked."""
+    captures = [
+        Record((at, 0, Prefix(), Payload("event", "layer_capture", layer=at, norm=norm)))
+        for at, norm in ((3, 3.0), (31, 4.0))
+    ]
+    assert identity(captures, Payload("event", "aux_concat", norm=5.0 * (1 + 2e-6))).holds is True
+    assert identity(captures, Payload("event", "aux_concat", norm=5.0 * (1 + 2e-5))).holds is False
+    assert identity(captures, Payload("event", "aux_concat", norm=5.0 * (1 + 2e-5), norm_resolution=5e-4)).holds is True
+    assert identity(captures, Payload("event", "aux_concat", norm=math.nan)).holds is None
+    assert identity(captures, Payload("event", "aux_concat")).holds is None
+
+
+def state(role, phase, number, event, rows, head, norm, width=24):
+    """Return a pass of one state."""
+    payload = Payload("event", event, "m", role, None, (rows, width), rows, width, norm, 5e-5, head=head)
+    item = ForwardPass(number, 1, (None, None, None), role, "x", phase, "order")
+    item.records = [Record((number, 0, Prefix(), payload))]
+    return item
+
+
+def test_an_input_is_traced_to_the_pass_before():
+    """Same rows: norm and head; topk above 1: the head; fewer rows: the head; another state: which one it is."""
+    follower = Follower()
+    follower.target(state("target", "verify", 1, "aux_concat", 4, (1.0,), 5.0))
+    assert follower.draft(state("draft", "draft_extend", 2, "forward", 4, (1.0,), 5.0), 1).how == "norm and head"
+    follower.target(state("target", "verify", 3, "aux_concat", 4, (2.0,), 6.0))
+    stale = follower.draft(state("draft", "draft_extend", 4, "forward", 4, (1.0,), 5.0), 1)
+    assert (stale.traced, stale.passes_ago, stale.source.line) == (False, 1, 3)
+    follower.target(state("target", "verify", 5, "aux_concat", 4, (3.0,), 7.0))
+    moved = state("draft", "draft_extend", 6, "forward", 4, (3.0,), 7.05)
+    assert follower.draft(moved, 4).how == "head"
+    follower.target(state("target", "verify", 7, "aux_concat", 4, (3.0,), 7.0))
+    assert follower.draft(moved, 1).traced is False
+    follower.target(state("target", "verify", 8, "aux_concat", 4, (4.0,), 8.0))
+    kept = follower.draft(state("draft", "draft_extend", 9, "forward", 2, (4.0,), 5.5), 1)
+    assert (kept.how, kept.rows_kept) == ("head", (2, 4))
+
+
+def test_what_is_not_printed_is_not_blamed():
+    """No joined state before it, or none since the last input (a hidden verify): it cannot be told."""
+    follower = Follower()
+    read = state("draft", "draft_extend", 1, "forward", 4, (1.0,), 5.0)
+    assert follower.draft(read, 1).traced is None
+    follower.target(state("target", "verify", 2, "aux_concat", 4, (2.0,), 5.0))
+    assert follower.draft(read, 1).traced is False
+    assert follower.draft(read, 1).traced is None
+    assert follower.draft(state("draft", "decode", 4, "forward", 1, (9.0,), 1.0, width=8), 1) is None
+
+
+# -------------------------------------------------------------------------------------------------------- whole logs
+
+
+def test_rms_of_the_line_this_project_began_with():
+    """Case 00: norm 10.6277 of 21 rows x 7168 is an rms of 0.0274, whatever the copies."""
+    (row,) = of(case("00")).tables["norms"].rows
+    assert row["rms_median"] == pytest.approx(10.6277 / math.sqrt(21 * 7168))
+    assert round(row["rms_median"], 4) == 0.0274
+    assert row["state"] == "embedding (layer 0)"
+
+
+def test_nan_enters_no_statistic():
+    """Case 11: three records are not finite, one state is all zero; the first is layer 30 at line 4; nothing is nan."""
+    expected = sidecar(case("11"))
+    report = of(case("11"))
+    rows = report.tables["norms"].rows
+    assert sum(row["non_finite"] for row in rows) == expected["non_finite_records"]
+    assert sum(row["zero"] for row in rows) == expected["all_zero_records"]
+    first = expected["first_non_finite"]
+    assert report.headline.startswith(f"layer {first['layer']} is nan or inf first, at {case('11')}:{first['line']}")
+    for row in rows:
+        for name in ("rms_min", "rms_median", "rms_max"):
+            assert row[name] is None or math.isfinite(row[name])
+    assert any("embedding (layer 0) is all zero" in note for note in report.notes)
+
+
+@pytest.mark.parametrize("run", HEALTHY_V2)
+def test_lineage_of_a_healthy_v2_run_is_complete(run):
+    """Every k x hidden input of the draft is the joined state of the target pass before it."""
+    report = of(real_log(run))
+    forwards = [line for line in truth(run) if line["kind"] == "forward" and line["line_first"] is not None]
+    by_phase = lineage(report)
+    for phase, modes in (("extend", {"EXTEND"}), ("draft_extend", {"DRAFT_EXTEND_V2"})):
+        row = by_phase[phase]
+        printed = sum(1 for line in forwards if line["model"] == "draft" and line["forward_mode"] in modes)
+        lost = 2 if run == "style-noflush" else 0
+        assert printed - lost <= row["inputs"] <= printed
+        assert row["traced"] == row["inputs"]
+        assert (row["share"], row["not_traced"], row["cannot_tell"]) == ("100 %", 0, 0)
+        assert row["reads"] == "the target's joined state"
+    assert by_phase["decode"]["reads"] == "the draft's own output"
+    assert by_phase["decode"]["not_traced"] == 0
+    assert report.notes == [note for note in report.notes if "joined" not in note]
+    for row in report.tables["joins"]:
+        held, total = row["norm"].split(" of ")
+        assert held == total
+    assert "(100 %)" in report.headline
+
+
+@pytest.mark.parametrize("run", ["healthy-topk1-specv1", "healthy-topk4"])
+def test_lineage_of_spec_v1_is_a_share_by_head(run):
+    """Accepted rows only: heads agree but where request 0 had just finished; the counts are those of the raw text."""
+    found = reads(run)
+    kept = [entry for entry in found if entry[3] <= entry[4]]
+    extends = sum(
+        1
+        for line in truth(run)
+        if line["kind"] == "forward" and line["model"] == "draft" and line["forward_mode"] == "EXTEND"
+    )
+    row = lineage(of(real_log(run)))["draft_extend"]
+    assert row["inputs"] == len(kept) - extends
+    assert row["traced"] == sum(1 for entry in kept if entry[2]) - extends
+    assert row["not_traced"] == sum(1 for entry in kept if not entry[2])
+    if run == "healthy-topk1-specv1":
+        assert (row["traced"], row["inputs"]) == (220, 222)
+    (note,) = [note for note in of(real_log(run)).notes if "not the joined state" in note]
+    assert "request 0 has just finished" in note
+
+
+@pytest.mark.parametrize("run", ["fault-stale-states", "0.5.15.post1-fault-stale-states"])
+def test_stale_states_are_counted_and_dated(run):
+    """How many inputs are not the joined state before them, since which line, and that they are one pass old."""
+    found = [entry for entry in reads(run) if not entry[1]]
+    report = of(real_log(run))
+    row = lineage(report)["draft_extend"]
+    assert row["not_traced"] == len(found)
+    assert row["since"] == f"{real_log(run)}:{found[0][0]}"
+    assert report.facts["draft_inputs_not_traced"] == len(found)
+    note = report.notes[0]
+    assert note.startswith(f"{len(found)} of {row['inputs']} draft_extend inputs of the draft are not the joined state")
+    assert "equal the state joined 1 target pass earlier: stale" in note
+    assert row["stale"][1] > 0.9 * len(found)
+    assert lineage(report)["extend"]["not_traced"] == 0
+
+
+def test_a_reversed_join_keeps_its_norm_and_loses_its_head():
+    """The real server that joined in reverse: the norm identity holds, the head is that of layer 59."""
+    report = of(real_log("fault-concat-reversed"))
+    for row in report.tables["joins"]:
+        assert row["norm"] == f"{row['passes']} of {row['passes']}"
+        assert row["head"] == f"0 of {row['passes']}"
+    assert any("begin with layer 59 and not with the lowest layer" in note for note in report.notes)
+
+
+def test_pieces_of_a_prompt_keep_their_norms():
+    """Case 20b: the joined squares of the four pieces are those of the sidecar."""
+    expected = sidecar(case("20b"))["compare_20a_20b"]["joined_norm_b"]
+    text = case("20b").read_text(encoding="utf-8")
+    for row in of(case("20b")).tables["norms"]:
+        name = "embed" if row["layer"] == 0 else str(row["layer"])
+        label = "embed capture:" if row["layer"] == 0 else f"layer_id={row['layer']},"
+        norms = [float(found) for found in re.findall(re.escape(label) + r".*norm=([\d.]+)", text)]
+        assert math.sqrt(sum(norm * norm for norm in norms)) == pytest.approx(expected[name], abs=6e-5)
+        assert row["count"] == 4
+        assert row["rms_max"] == pytest.approx(max(norms) / math.sqrt(8192 * 7168))
+
+
+def test_two_runs_of_one_workload_have_one_fingerprint():
+    """The same server started twice: the digest of every state is the same, and the joined state's is its reader's."""
+    names = {}
+    for run in ("healthy-topk1", "healthy-topk1-again"):
+        rows = of(real_log(run)).tables["norms"].rows
+        names[run] = {(row["role"], row["phase"], row["state"]): row["digest"] for row in rows}
+    assert names["healthy-topk1"] == names["healthy-topk1-again"]
+    assert (
+        names["healthy-topk1"]["target", "verify", "joined state"]
+        == (names["healthy-topk1"]["draft", "draft_extend", "draft input"])
+    )
+
+
+def test_dummy_passes_have_no_part_in_the_fingerprint():
+    """Graph capture and warm-up stand in a table of their own; what is served is counted alone."""
+    report = of(real_log("cuda-graph"))
+    assert {row["phase"] for row in report.tables["norms"]} == {"extend"}
+    assert all(row["count"] == 15 for row in report.tables["norms"])
+    assert {row["during"] for row in report.tables["not_serving"]} == {"graph_capture", "warmup"}
+    assert report.facts["draft_inputs"] == 16
+
+
+@pytest.mark.parametrize("run", REAL_RUNS)
+def test_no_norm_identity_is_broken_in_any_real_run(run):
+    """None of the real faults joins anything but its captures: a broken norm identity would be an invention."""
+    for row in of(real_log(run)).tables.get("joins", []):
+        if row["norm"] != "not checked":
+            held, total = row["norm"].split(" of ")
+            assert held == total
+
+
+def test_damaged_records_enter_no_statistic():
+    """Case 09: the record cut at norm=4.6 is counted, and no rms is made of it."""
+    rows = [row for row in of(case("09")).tables["norms"] if row["phase"] == "verify"]
+    smallest = min(row["rms_min"] for row in rows)
+    assert smallest == pytest.approx(4.6311 / math.sqrt(4 * 7168))
+
+
+def test_nothing_printed_nothing_said():
+    """A log without debug prints."""
+    assert of(real_log("no-speculation")).headline.startswith("no forward pass is printed")
+
+
+def test_memory_is_flat_over_many_passes():
+    """Three times as many passes as values are kept: what a cell holds stays bounded, the counts are exact."""
+    query = Norms()
+    query.see(Segment(1, "x", 1))
+    for number in range(1, 3 * EXACT):
+        query.see(state("target", "verify", number, "aux_concat", 4, (1.0,), 5.0 + number % 7))
+    report = query.report(Context())
+    (row,) = report.tables["norms"].rows
+    assert row["count"] == 3 * EXACT - 1
+    assert row["median_exact"] is False
+    (bucket,) = query._tally.buckets.values()
+    (cell,) = bucket.cells.values()
+    assert len(cell.rms._buffer) <= EXACT
+    assert ask(Norms(), [], Context()).tables["norms"].rows == []
