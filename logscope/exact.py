@@ -82,13 +82,14 @@ class Dialect:
 class Reading:
     """What came of one record: its payload, where it ended, and whether more text could finish it.
 
-    ``open`` is ``tensor`` when a tensor's text goes on (torch breaks it over lines), ``tail`` when the text broke off
-    inside a value, None when nothing is missing.
+    ``dialect`` is the form it was read in. ``open`` is ``tensor`` when a tensor's text goes on (torch breaks it over
+    lines), ``tail`` when the text broke off inside a value, None when nothing is missing.
     """
 
     payload: Payload
     end: int
     open: str | None = None
+    dialect: Dialect | None = None
 
 
 @dataclass(slots=True)
@@ -120,6 +121,14 @@ def matches(pattern: Any, text: str, at: int, end: int | None = None) -> Any:
         raise PatternTimeout from error
 
 
+def _full(pattern: Any, text: str) -> Any:
+    """Match the whole of a text, within the time limit."""
+    try:
+        return pattern.fullmatch(text, timeout=TIME_LIMIT)
+    except TimeoutError as error:
+        raise PatternTimeout from error
+
+
 def read_record(dialects: Sequence[Dialect], text: str, at: int, limit: int) -> Reading | None:
     """Read the record whose anchor stands at ``at``; its text ends at ``limit`` at the latest.
 
@@ -135,6 +144,7 @@ def read_record(dialects: Sequence[Dialect], text: str, at: int, limit: int) -> 
             refused = Reading(_unparsed(dialects, text, at, limit, reason), limit)
             continue
         if reading is not None:
+            reading.dialect = dialect
             return reading
         strict = strict or dialect.strict
     if refused is not None:
@@ -256,7 +266,7 @@ def _tagged(dialect: Dialect, text: str, at: int, limit: int) -> Reading | None:
         label, begin_fields = as_text(found["label"]).strip(), found.end()
     layer: int | None = None
     if dialect.label is not None:
-        spelled = regex.fullmatch(dialect.label, label, timeout=TIME_LIMIT)
+        spelled = _full(dialect.label, label)
         if spelled is None:
             return None
         if spelled.groupdict().get("layer"):

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 import regex
 
 from logscope.errors import GrammarError, InputError, Message, Where, did_you_mean
-from logscope.exact import READERS, TIME_LIMIT, Dialect, PatternTimeout, Reading, read_record
+from logscope.exact import READERS, TIME_LIMIT, Dialect, Reading, read_record
 from logscope.values import as_text
 
 if TYPE_CHECKING:
@@ -64,12 +64,15 @@ _COLUMNS = ("site", "role", "layer", "rows", "width", "norm", "mode", "intact")
 
 @dataclass(slots=True)
 class Sample:
-    """A record's text and what must be read from it. ``event = "unparsed"``: no event may match."""
+    """A record's text and what must be read from it. ``event = "unparsed"``: no event may match.
+
+    ``index`` is its place among the file's samples.
+    """
 
     text: str
     event: str
     expect: dict[str, Any]
-    where: Where
+    index: int
 
 
 @dataclass(slots=True)
@@ -359,7 +362,7 @@ class _Builder:
             event=merged["name"],
             reader=merged["reader"],
             anchors=tuple(merged["anchors"]),
-            source=f"{self.name}:{self.where('event', index).line}",
+            source=f"{self.name}, event {index + 1} ({merged['name']})",
             strict=merged.get("strict", True),
             kind=merged.get("kind", "event"),
             role=merged.get("role"),
@@ -398,18 +401,14 @@ class _Builder:
         for key in ("text", "event"):
             if not sample.get(key):
                 raise self.fail(f"this sample has no '{key}'", self.where("sample", index))
-        return Sample(
-            sample["text"], sample["event"], dict(sample.get("expect", {})), self.where("sample", index, "text")
-        )
+        return Sample(sample["text"], sample["event"], dict(sample.get("expect", {})), index)
 
     def check(self, file: GrammarFile) -> None:
         """Read every sample and compare; demand that every event is shown by one."""
         grammar = join([file])
-        shown: set[int] = set()
-        for sample in file.samples:
-            shown.update(self._check_sample(grammar, file, sample))
+        shown = {self._check_sample(grammar, sample) for sample in file.samples}
         for index, dialect in enumerate(file.dialects):
-            if index not in shown:
+            if id(dialect) not in shown:
                 raise self.fail(
                     f"no sample shows this form of '{dialect.event}'",
                     self.where("event", index),
@@ -417,7 +416,8 @@ class _Builder:
                     advice="add a [[sample]] that only this form reads",
                 )
 
-    def _check_sample(self, grammar: Grammar, file: GrammarFile, sample: Sample) -> set[int]:
+    def _check_sample(self, grammar: Grammar, sample: Sample) -> int | None:
+        """Read one sample; return the identity of the form that read it."""
         text = sample.text.encode("utf-8").decode("latin-1")
         found = grammar.finder.search(text)
         if found is None:
@@ -426,7 +426,7 @@ class _Builder:
         if sample.event == "unparsed":
             if reading is not None and reading.payload.kind == "event":
                 raise self._sample_error(sample, 0, f"it is read as '{reading.payload.event}'")
-            return set()
+            return None
         if reading is None or reading.payload.kind == "unparsed":
             column, why = furthest(grammar.anchors[found[0]], text, found.start())
             raise self._sample_error(sample, column, why)
@@ -436,15 +436,10 @@ class _Builder:
         wrong = differences(payload, sample.expect)
         if wrong:
             raise self._sample_error(sample, 0, wrong)
-        return {
-            index
-            for index, dialect in enumerate(file.dialects)
-            if found[0] in dialect.anchors or any(found[0].startswith(anchor) for anchor in dialect.anchors)
-            if _reads(dialect, grammar, file, text, found.start(), payload.event)
-        }
+        return id(reading.dialect)
 
     def _sample_error(self, sample: Sample, column: int, why: str) -> GrammarError:
-        place = sample.where
+        place = self.where("sample", sample.index, "text")
         shown = place.text or ""
         start = shown.find(sample.text[:20])
         if start >= 0:
@@ -455,21 +450,6 @@ class _Builder:
             why=why,
             advice="change the sample or the event; `logscope grammar explain LINE` shows how a line is read",
         )
-
-
-def _reads(dialect: Dialect, grammar: Grammar, file: GrammarFile, text: str, at: int, event: str) -> bool:
-    """Tell whether this dialect is the first of the file that reads the sample."""
-    del grammar
-    for one in file.dialects:
-        if not any(text.startswith(anchor, at) for anchor in one.anchors):
-            continue
-        try:
-            reading = read_record((one,), text, at, len(text))
-        except PatternTimeout:
-            continue
-        if reading is not None and reading.payload.kind != "unparsed" and reading.payload.event == event:
-            return one is dialect
-    return False
 
 
 def furthest(dialects: Sequence[Dialect], text: str, at: int) -> tuple[int, str]:
