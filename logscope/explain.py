@@ -8,14 +8,13 @@ from __future__ import annotations
 
 from importlib import resources
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from logscope import grammar as grammars
 from logscope.blocks import Block
 from logscope.errors import GrammarError, Message, NothingRecognised, Where, did_you_mean
 from logscope.parse import Parser
 from logscope.report import Column, Report, Table
-from logscope.values import as_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -24,9 +23,9 @@ if TYPE_CHECKING:
     from logscope.model import Occurrence, Payload, Prefix
 
 _INTACT = {
-    "whole": "read whole",
-    "partial": "read to its end, but it lacks a field that such records have",
-    "cut": "cut: it ends inside a value, or too early",
+    "whole": "whole",
+    "partial": "complete values, but a field that such records have is missing",
+    "cut": "cut inside a value, or too early",
     "rejoined": "cut, and completed by a following line",
 }
 
@@ -100,10 +99,17 @@ def checked(paths: Iterable[str | Path]) -> Report:
 
 def snippet() -> str:
     """Return the Python that makes a model print what logscope reads best."""
-    return resources.files("logscope.snippets").joinpath("eagle3_debug.py").read_text(encoding="utf-8")
+    return resources.files("logscope").joinpath("snippets", "eagle3_debug.py.txt").read_text(encoding="utf-8")
 
 
-def explain_line(line: str, extra: Iterable[str | Path] = ()) -> Report:
+class Explanation(NamedTuple):
+    """How a line was read, and a message with a caret for every place where reading stopped."""
+
+    report: Report
+    stops: list[Message]
+
+
+def explain_line(line: str, extra: Iterable[str | Path] = ()) -> Explanation:
     """Say how a line is read: what stands before the record, the event, every field, and what is wrong with it.
 
     Raises
@@ -120,13 +126,19 @@ def explain_line(line: str, extra: Iterable[str | Path] = ()) -> Report:
     if not any(one[3].kind == "event" for one in records):
         raise NothingRecognised(_why_nothing(known, data, records, parser))
     report = Report("grammar explain", "; ".join(_sentence(known, data, one) for one in records) + ".")
+    stops: list[Message] = []
     for number, one in enumerate(records, 1):
         name = "record" if len(records) == 1 else f"record_{number}"
         report.tables[name] = _fields(one)
-        if one[3].column is not None or one[3].reason:
-            report.notes += _stop(data, one)
+        if one[3].column is not None:
+            stops.append(_stop(data, one))
+        elif one[3].reason:
+            report.notes.append(one[3].reason)
+    if stops:
+        places = [(stop.where.column if stop.where else None, stop.why) for stop in stops]
+        report.facts["stopped"] = [{"column": column, "reason": reason} for column, reason in places]
     report.accounting = parser.accounting
-    return report
+    return Explanation(report, stops)
 
 
 def _sentence(known: Grammar, data: bytes, one: Occurrence) -> str:
@@ -134,16 +146,11 @@ def _sentence(known: Grammar, data: bytes, one: Occurrence) -> str:
     _, offset, prefix, payload = one
     if payload.kind != "event":
         return f"text at column {_column(data, offset)} that is no record: {payload.reason or payload.kind}"
-    parts = [payload.event]
-    if payload.site:
-        parts.append(f"of site {payload.site}")
-    parts.append(f"at column {_column(data, offset)}, {_INTACT[payload.intact]}")
-    sources = sorted({source for source in _sources(known, data, offset, payload) if source})
-    if sources:
-        parts.append(f"by {' and '.join(sources)}")
-    if not prefix.peeled:
-        parts.append("glued to the text before it")
-    return " ".join(parts[:-1]) + (" " if len(parts) > 1 else "") + parts[-1]
+    site = f" of site {payload.site}" if payload.site else ""
+    sources = " and ".join(dict.fromkeys(_sources(known, data, offset, payload)))
+    glued = ", glued to the text before it" if not prefix.peeled else ""
+    by = f" by {sources}" if sources else ""
+    return f"{payload.event}{site} at column {_column(data, offset)}{glued}, read{by}: {_INTACT[payload.intact]}"
 
 
 def _sources(known: Grammar, data: bytes, offset: int, payload: Payload) -> list[str]:
@@ -183,15 +190,15 @@ def _prefix(prefix: Prefix) -> list[tuple[str, Any]]:
     return [(name, value) for name, value in [*said, *prefix.extra] if value is not None]
 
 
-def _stop(data: bytes, one: Occurrence) -> list[str]:
-    """Return where reading stopped and why, with what follows there."""
+def _stop(data: bytes, one: Occurrence) -> Message:
+    """Return where reading stopped, and why."""
     _, offset, _, payload = one
-    if payload.column is None:
-        return [payload.reason or ""]
-    at = offset + payload.column
-    rest = as_text(data[at : at + 40].decode("latin-1"))
-    follows = f"before {rest!r}" if rest else "at the end of the line"
-    return [f"reading stopped at column {_column(data, at)}, {follows}: {payload.reason}"]
+    text = data.decode("utf-8", "surrogateescape")
+    return Message(
+        "reading stopped here",
+        Where("line", 1, _column(data, offset + (payload.column or 0)), text),
+        why=payload.reason,
+    )
 
 
 def _why_nothing(known: Grammar, data: bytes, records: list[Occurrence], parser: Parser) -> Message:
@@ -203,7 +210,8 @@ def _why_nothing(known: Grammar, data: bytes, records: list[Occurrence], parser:
                 "the line holds text that looks like a record, but it is quoted: part of a value or of source code",
                 Where("line", 1, 1, text, len(text)),
             )
-        anchors = ", ".join(f"'{anchor}'" for anchor in list(known.anchors)[:8])
+        firsts = (file.dialects[0].anchors[0] for file in known.files if file.dialects)
+        anchors = ", ".join(f"'{anchor}'" for anchor in firsts)
         return Message(
             "no record in this line",
             Where("line", 1, 1, text, max(1, len(text))),

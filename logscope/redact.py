@@ -100,7 +100,11 @@ class Redactor:
         self._names: dict[str, dict[str, str]] = {}
         self._hosts: dict[str, str] = {}
         for host in hosts:
-            self._host(host)
+            self.learn_host(host)
+
+    def learn_host(self, host: str) -> None:
+        """Take a name that is a host's, known from elsewhere: it is replaced wherever it stands."""
+        self._host(host)
 
     def text(self, text: str) -> str:
         """Return the text without what is private."""

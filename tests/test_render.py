@@ -388,7 +388,8 @@ def test_numbers_of_a_column_share_their_decimals():
     assert column_texts(column, [447.31, 0.39]) == ["447.31", "0.39"]
     assert column_texts(column, [12345.678, None, float("inf")]) == ["12346", "-", "inf"]
     assert column_texts(column, [1e-9, 2.5]) == ["1e-09", "2.5"]
-    assert number(0.0) == "0.0"
+    assert number(0.0, 1) == "0.0"
+    assert column_texts(Column("mixed"), [128.7467, 0.5, 3, "x"]) == ["128.7467", "0.5", "3", "x"]
 
 
 def test_cells_of_every_sort():

@@ -9,6 +9,7 @@ options.py), under :func:`command`. Imports stand in the functions: ``logscope -
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -29,7 +30,7 @@ from logscope.cli.options import (
     rule_codes,
 )
 from logscope.cli.reading import arguments, ask, explain, loading, open_run
-from logscope.cli.session import OK, Target, show, target, write
+from logscope.cli.session import OK, Target, say, show, target, write
 from logscope.errors import UsageError
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ EPILOG = (
     " Exit codes: 0 fine or same, 1 findings or different, 2 trouble, 130 interrupted."
 )
 COMMANDS = Registry()
-QUERY, GATE = "Question", "Exit code"
+QUERY, GATE, PART, CONNECTION = "Question", "Exit code", "Part", "Connection"
 
 
 def command(function: Function, registry: Registry = COMMANDS, name: str | None = None) -> Function:
@@ -79,14 +80,54 @@ def fetch(
         list[str],
         typer.Argument(
             metavar="HOST:PATH... [DEST]",
-            help="[user@]host:/path or ssh://user@host:port/path, and a folder.",
+            help="[user@]host:/path or ssh://user@host:port/path; last, where to put it.",
+            rich_help_panel=INPUT,
             show_default=False,
         ),
     ],
     speaking: Speaking,
+    debug_only: Annotated[
+        bool, option("--debug-only", help="Bring only lines that hold a record, filtered on the node.", panel=PART)
+    ] = False,
+    last: Annotated[str | None, option("--last", help="Bring only the end: 200M.", panel=PART, metavar="SIZE")] = None,
+    since: Annotated[
+        str | None, option("--since", help="Bring only what follows: 2026-02-10T12:00.", panel=PART, metavar="TIME")
+    ] = None,
+    verify: Annotated[bool, option("--verify", help="Compare SHA-256 with the node's.", panel=CONNECTION)] = False,
+    compress: Annotated[
+        str,
+        option(
+            "--compress",
+            help="On the wire: auto (default), zstd, gzip, none.",
+            panel=CONNECTION,
+            metavar="HOW",
+            complete=among("auto", "zstd", "gzip", "none"),
+        ),
+    ] = "auto",
+    ssh: Annotated[
+        str | None, option("--ssh", help="The ssh program, with options of its own.", panel=CONNECTION, metavar="CMD")
+    ] = None,
+    interactive: Annotated[
+        bool, option("--interactive", help="Let ssh ask for passwords and new hosts.", panel=CONNECTION)
+    ] = False,
+    connect_timeout: Annotated[
+        int, option("--connect-timeout", help="Seconds, 15 by default.", panel=CONNECTION, metavar="SECONDS", min=1)
+    ] = 15,
+    jobs: Annotated[
+        int, option("--jobs", help="Hosts at the same time, 8 by default.", panel=CONNECTION, metavar="N", min=1)
+    ] = 8,
 ) -> int:
-    """Bring logs from other machines, through your own ssh, and continue where the last fetch stopped."""
-    raise NotImplementedError
+    """Bring logs from other machines, through your own ssh; go on where the last fetch stopped."""
+    from logscope.cli.fetching import bring  # noqa: PLC0415
+
+    ways = ("auto", "zstd", "gzip", "none")
+    if compress not in ways:
+        raise UsageError(f"no way to compress is called '{compress}'", help=f"it is one of: {', '.join(ways)}")
+    words: dict[str, Any] = {
+        "last": last, "since": since, "verify": verify, "compress": compress, "ssh": ssh, "interactive": interactive,
+        "connect_timeout": connect_timeout, "jobs": jobs,
+    }  # fmt: skip
+    return bring(sources, speaking, words, debug_only=debug_only)
 
 
 @command
@@ -224,7 +265,7 @@ def diff(
     """Show where two runs part: the first divergence, and everything before it that agrees."""
     from logscope.diff import diff as diff_runs  # noqa: PLC0415
 
-    words = {} if rtol is None else {"rtol": rtol}
+    words: dict[str, Any] = {} if rtol is None else {"rtol": rtol}
     if shared.explain_python:
         call = ", ".join(["baseline", "candidate", *filter(None, [arguments(**words)])])
         lines = [*loading([baseline], shared, "baseline"), *loading([candidate], shared, "candidate")]
@@ -363,7 +404,12 @@ def _grammar_explain(
     """Say in words how a line is read, or where reading stopped and what was expected."""
     from logscope.explain import explain_line  # noqa: PLC0415
 
-    return show(explain_line(line, reading.grammar or ()), speaking, speaking)
+    text = sys.stdin.readline() if line == "-" else line
+    report, stops = explain_line(text, reading.grammar or ())
+    code = show(report, speaking, speaking)
+    for stop in stops:
+        say(stop, "note")
+    return code
 
 
 def _grammar_snippet(speaking: Speaking) -> int:

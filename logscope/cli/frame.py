@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 Function = Callable[..., int]
 WIDTH = 100
+LAST_PANEL = "General"
 CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": WIDTH}
 
 
@@ -39,14 +40,15 @@ class PlainCommand(TyperCommand):
             record = parameter.get_help_record(ctx)
             if record is not None:
                 panels.setdefault(_panel(parameter), []).append(record)
-        for title, records in panels.items():
+        # What every command has stands last, wherever its own options were declared.
+        for title, records in sorted(panels.items(), key=lambda panel: panel[0] == LAST_PANEL):
             with formatter.section(title):
                 formatter.write_dl(records)
 
 
 def _panel(parameter: TyperArgument | TyperOption | Any) -> str:
     """Return the heading a parameter stands under."""
-    return getattr(parameter, "rich_help_panel", None) or "General"
+    return getattr(parameter, "rich_help_panel", None) or LAST_PANEL
 
 
 class Registry(MutableMapping[str, Any]):

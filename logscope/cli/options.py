@@ -241,10 +241,6 @@ class General:
     verbose: Annotated[bool, option("--verbose", "-v", help="Also show facts and what was read.", panel=GENERAL)] = (
         False
     )
-    explain_python: Annotated[
-        bool,
-        option("--explain-python", help="Print the lines of Python equal to this command, and stop.", panel=GENERAL),
-    ] = False
     debug: Annotated[bool, option("--debug", help="Show the traceback of a bug.", panel=GENERAL)] = False
     version: Version = False
 
@@ -255,7 +251,17 @@ class Speaking(General, Output):
 
 
 @dataclass(frozen=True)
-class Shared(General, Output, Selection, Reading):
+class Explaining:
+    """The bridge from the command line to a notebook."""
+
+    explain_python: Annotated[
+        bool,
+        option("--explain-python", help="Print the lines of Python equal to this command, and stop.", panel=GENERAL),
+    ] = False
+
+
+@dataclass(frozen=True)
+class Shared(Explaining, General, Output, Selection, Reading):
     """What every command takes that reads logs; the fields of the last base come first."""
 
 

@@ -94,7 +94,9 @@ def _section(report: Report, level: int) -> str:
             f"<dt>{escape(name)}</dt><dd>{escape(cell(value))}</dd>" for name, value in report.facts.items()
         )
         out.append(f"<details><summary>Facts</summary><dl>{pairs}</dl></details>")
-    out += [f'<p class="accounting">{escape(accounting_words(report.accounting))}</p>', "</section>"]
+    if report.accounting.lines:
+        out.append(f'<p class="accounting">{escape(accounting_words(report.accounting))}</p>')
+    out.append("</section>")
     return "\n".join(out)
 
 

@@ -57,7 +57,8 @@ def to_markdown(report: Report) -> str:
         out += ["### facts", ""]
         out += [f"- {escape(name)}: {escape(cell(value))}" for name, value in report.facts.items()]
         out.append("")
-    out.append(escape(accounting_words(report.accounting)))
+    if report.accounting.lines:
+        out.append(escape(accounting_words(report.accounting)))
     return "\n".join(out) + "\n"
 
 

@@ -68,7 +68,8 @@ def plain_report(report: Report, style: Style = PLAIN) -> str:
             lines += ["", *plain_table(name, table, style)]
         if style.verbose and report.facts:
             lines += ["", "facts", *(f"  {visible(name)}: {cell(value)}" for name, value in report.facts.items())]
-        lines += ["", accounting_words(report.accounting)]
+        if report.accounting.lines:
+            lines += ["", accounting_words(report.accounting)]
     return "\n".join(lines) + "\n"
 
 
@@ -147,7 +148,8 @@ def _parts(report: Report, style: Style) -> Iterator[RenderableType]:
         yield Text("\nfacts", style="bold")
         for key, value in report.facts.items():
             yield Padding(Text.assemble((f"{visible(key)}: ", "cyan"), cell(value), **wide), (0, 0, 0, 2))
-    yield Text("\n" + accounting_words(report.accounting), style="dim", **wide)
+    if report.accounting.lines:
+        yield Text("\n" + accounting_words(report.accounting), style="dim", **wide)
 
 
 def _table_parts(name: str, table: Table, style: Style) -> Iterator[RenderableType]:

@@ -109,11 +109,14 @@ def _magnitude(value: float) -> int:
 
 
 def number(value: float, places: int | None = None) -> str:
-    """Return a number as shown; one that its column's decimals would round to nothing keeps its own digits."""
+    """Return a number as shown: with its column's decimals, else with seven digits.
+
+    One that the decimals would round to nothing keeps its own digits.
+    """
     if not math.isfinite(value):
         return "nan" if math.isnan(value) else ("inf" if value > 0 else "-inf")
     if places is None:
-        places = decimals([value])
+        return f"{value:.7g}"
     if (value and round(value, places) == 0) or abs(value) >= 1e15:
         return f"{value:.3g}"
     return f"{value:.{places}f}"
@@ -149,7 +152,8 @@ def column_texts(column: Column, values: Sequence[Any], style: Style = PLAIN) ->
     """Return the cells of one column: numbers with the same decimals, a series as a sparkline."""
     if column.spark:
         return [sparkline(v, style.unicode) if isinstance(v, (list, tuple)) else cell(v) for v in values]
-    places = decimals(values)
+    # A column of mixed values is set at the left; its numbers have nothing to stand under.
+    places = decimals(values) if column.align == "right" else None
     return [cell(value, places) for value in values]
 
 
