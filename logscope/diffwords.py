@@ -1,0 +1,304 @@
+"""A difference between two runs in words: what differs, where, what agrees before it, and what it may mean.
+
+This module is responsible for turning a :class:`logscope.compare.Difference` into a finding and into a row. It must not
+know how passes were compared, nor what else stands in the report.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+from logscope.model import Finding, Place, Severity
+from logscope.queries.words import and_list, count, layer_list, layer_name, width_words
+from logscope.states import CAPTURE, Slot, State
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from logscope.align import Alignment, Ground
+    from logscope.compare import Difference, What
+
+SIDES = ("baseline", "candidate")
+# The rule a difference is reported under, and how grave it is.
+RULES: dict[What, tuple[str, Severity]] = {
+    "norm": ("N201", "error"),
+    "head": ("N201", "error"),
+    "not_finite": ("N201", "error"),
+    "captures": ("D102", "error"),
+    "joined": ("D102", "error"),
+    "shape": ("D102", "error"),
+    "mode": ("D102", "error"),
+    "record": ("D103", "warning"),
+    "copies": ("D103", "warning"),
+    "rank": ("D103", "warning"),
+}
+GROUNDS: dict[Ground, str] = {
+    "state": "the same pass: rows and lowest common state agree",
+    "other": "the same pass: another of its states agrees in norm and first values",
+    "near": "the same pass by all that is printed: its lowest state agrees up to bf16 noise",
+    "order": "the same pass with its rows in another order: rows and norms agree, first values do not",
+    "pieces": "one prefill cut differently: rows add up, norms add in quadrature, the first values agree",
+    "follows": "the same input: everything printed in the round before is equal in both runs",
+    "first": "the same input: the first prefills of both runs have the same rows in the same order",
+}
+# Head values whose ratios spread less than this are one vector, scaled: two roundings of bf16 and a little.
+_PROPORTIONAL = 0.03
+# rms over the captured layers: alike, and growing, as the residual stream of a decoder does.
+_LEVEL = 1.1
+_GROWING = 1.5
+
+
+def state_name(role: str, slot: Slot) -> str:
+    """Return what a record of a pass is called: ``layer 31``, ``joined state``, ``input state``."""
+    names = {
+        "aux_concat": "joined state" if role == "target" else "output state",
+        "forward": "input state",
+        "fc_output": "fc output",
+    }
+    name = layer_name("", slot.layer) if slot.event == CAPTURE else names.get(slot.event, slot.event.replace("_", " "))
+    return name if slot.nth == 0 else f"{name} (record {slot.nth + 1} of the pass)"
+
+
+def pass_name(difference: Difference, side: int = 0) -> str:
+    """Return ``verify pass 14 of the target``, counted on one side."""
+    phase = "pass" if difference.phase == "unknown" else f"{difference.phase} pass"
+    warm = ", in the warm-up" if difference.during == "warmup" else ""
+    return f"{phase} {difference.sides[side].ordinal} of the {difference.role}{warm}"
+
+
+def signed(relative: float | None) -> str | None:
+    """Return a relative difference as ``+6.3 %``, None for none."""
+    if relative is None:
+        return None
+    percent = 100 * relative
+    return f"{percent:+.1f} %" if abs(percent) >= 1 else f"{percent:+.2g} %"
+
+
+class Words:
+    """Words for the differences of one comparison. ``hidden`` is the hidden size, None when it cannot be told."""
+
+    def __init__(self, alignment: Alignment, hidden: int | None) -> None:
+        self.alignment = alignment
+        self.hidden = hidden
+
+    def finding(self, difference: Difference) -> Finding:
+        """Return a difference as a finding."""
+        rule, severity = RULES[difference.what]
+        place = next(Place(spot.file, spot.line) for spot in reversed(difference.sides) if spot.line)
+        values = self.value(difference, 0), self.value(difference, 1)
+        return Finding(
+            rule, severity, self.message(difference), place, *values, self.evidence(difference), self.help(difference)
+        )
+
+    def message(self, difference: Difference) -> str:
+        """Return what differs and how often."""
+        more = ""
+        if difference.count > 1:
+            more = f"; so in {count(difference.count, 'pass')}"
+            if difference.largest is not None and difference.largest != difference.relative:
+                more += f", at most {signed(difference.largest)}"
+        return f"{self.clause(difference)}{more}"
+
+    def clause(self, difference: Difference) -> str:
+        """Return the first place of a difference in one clause."""
+        name, where = state_name(difference.role, difference.slot), pass_name(difference)
+        values = f"{self.value(difference, 0)} against {self.value(difference, 1)}"
+        lacking = SIDES[0] if difference.sides[0].line == 0 else SIDES[1]
+        match difference.what:
+            case "norm":
+                cut = ", its pieces added in quadrature" if difference.pieces != (1, 1) else ""
+                change = signed(difference.relative) or "from zero"
+                return f"{name} first differs by {change} in {where} (norm {values}{cut})"
+            case "head":
+                return f"{name} has other first values in {where} while its norm agrees: other content or another order"
+            case "not_finite":
+                ill = SIDES[1] if _is_finite(difference.sides[0].value) else SIDES[0]
+                return f"{name} is not finite in the {ill}, first in {where} (norm {values})"
+            case "captures":
+                return f"{self._captures(difference)}, from {where} on"
+            case "record" if difference.slot.nth:
+                return f"{name} stands only in the {SIDES[lacking == SIDES[0]]}, in {where}"
+            case "record":
+                return f"{name} is missing in the {lacking}, in {where}"
+            case "mode":
+                return f"hidden mode of the {name} first differs in {where}: {values}"
+            case "joined":
+                return f"number of joined states first differs in {where}: {values}"
+            case "shape":
+                return f"shape of the {name} first differs in {where}: {values}"
+            case "copies":
+                return f"{name} is printed by another number of writers in {where}: {values}"
+            case "rank":
+                return f"the ranks disagree on the {name} of one run only, in {where}: {values}"
+
+    def _captures(self, difference: Difference) -> str:
+        """Return in which way the captured layers differ."""
+        one, other = difference.sides[0].value, difference.sides[1].value
+        values = f"{self.value(difference, 0)} against {self.value(difference, 1)}"
+        if not set(one) & set(other):
+            steps = {theirs - mine for mine, theirs in zip(one, other, strict=False) if None not in (mine, theirs)}
+            shift = ""
+            if len(one) == len(other) and len(steps) == 1:
+                by = steps.pop()
+                shift = f", each shifted by {by:+d}"
+            return f"no layer in common: {values}{shift}"
+        only = [
+            f"{layer_list(sorted(mine - theirs, key=_layer))} only in the {name}"
+            for name, mine, theirs in ((SIDES[0], set(one), set(other)), (SIDES[1], set(other), set(one)))
+            if mine - theirs
+        ]
+        if len(one) != len(other):
+            return f"number of joined states differs, {and_list(only)}: {values}"
+        return f"other layers are captured, {and_list(only)}: {values}"
+
+    def value(self, difference: Difference, side: int) -> str:
+        """Return one side's value in words."""
+        value: Any = difference.sides[side].value
+        match difference.what:
+            case "head":
+                return f"[{', '.join(f'{number:g}' for number in value)}]"
+            case "captures":
+                width = f" ({len(value)} x {self.hidden} = {len(value) * self.hidden})" if self.hidden and value else ""
+                return f"{layer_list(value)}{width}"
+            case "shape":
+                return _axes(value, self.hidden)
+            case "record":
+                return "not printed" if difference.sides[side].line == 0 else "printed"
+            case "copies":
+                return count(value, "copy", "copies")
+            case "joined":
+                return count(value, "state")
+            case "rank":
+                return "all alike" if value is None else f"one prints {value:.4f}"
+            case "mode":
+                return str(value)
+            case _:
+                return f"{value:.4f}"
+
+    def evidence(self, difference: Difference) -> str:
+        """Say where both sides stand, what agrees before, and how the passes are known to be the same."""
+        places = [
+            f"{name} {spot.file}:{spot.line}" for name, spot in zip(SIDES, difference.sides, strict=True) if spot.line
+        ]
+        ground = GROUNDS[difference.ground] if difference.ground else "first passes of both runs, which are no pair"
+        if difference.ground == "pieces" and difference.same_head:
+            ground += "; its own first values agree as well, so it parts after the first piece"
+        return f"{' and '.join(places)}; {self.before(difference)}; {ground}"
+
+    def before(self, difference: Difference) -> str:
+        """Return ``identical for 126 passes, embedding and layers 3, 31 of this one agree``."""
+        agreeing, equal = difference.agreeing_before, difference.equal_before
+        if not agreeing:
+            passes = "nothing was compared before it"
+        elif agreeing == equal:
+            passes = f"identical for {count(agreeing, 'pass')}"
+        else:
+            passes = f"{count(agreeing, 'pass')} before it agree ({equal} identical)"
+        layers = [slot.layer for slot in difference.agreeing if slot.event == CAPTURE]
+        names = [layer_list(layers)] if layers else []
+        names += [state_name(difference.role, slot) for slot in difference.agreeing if slot.event != CAPTURE]
+        if not names:
+            return passes
+        one = len(layers) + len(names) - bool(layers) == 1
+        return f"{passes}, {and_list(names)} of the same pass agree{'s' * one}"
+
+    def help(self, difference: Difference) -> str | None:
+        """Say what a difference may mean, as far as the values tell."""
+        if difference.what in ("norm", "head", "not_finite") and difference.ground in ("first", "follows"):
+            return self._lowest_help(difference.ground)
+        if difference.what == "captures":
+            if not set(difference.sides[0].value) & set(difference.sides[1].value):
+                return "states of other layers cannot be compared; make both runs capture the same layers"
+            return "other states are joined, so the joined states and what the draft makes of them are not compared"
+        if difference.role == "draft" and difference.slot.event == "forward":
+            return "the target's joined state agrees, the draft reads another one: stale, or other rows"
+        if difference.role == "draft" and difference.what in ("norm", "head"):
+            return "what the draft read agrees: its weights, its token (vocabulary map) or its cache differ"
+        return None
+
+    def _lowest_help(self, ground: Ground) -> str:
+        """Say which kind of fault changes the lowest state of the same input."""
+        pairs = [
+            (self._states(0, pair.baseline[0]), self._states(1, pair.candidate[0]))
+            for lane in self.alignment.lanes
+            for pair in lane.pairs
+            if pair.ground == ground
+        ]
+        for name, mine, theirs in ((SIDES[1], 0, 1), (SIDES[0], 1, 0)):
+            sound, ill = [pair[mine] for pair in pairs], [pair[theirs] for pair in pairs]
+            words = _normalised(sound, ill) or _without_residual(sound, ill)
+            if words:
+                return f"not another input but another state; in the {name} {words}"
+        return (
+            "not another input but another state, or other weights: the values fit neither a missing residual nor a "
+            "normalisation"
+        )
+
+    def _states(self, side: int, number: int) -> dict[Slot, State]:
+        """Return the captured states of the leading pass of a round."""
+        rounds = (self.alignment.baseline, self.alignment.candidate)[side]
+        store = rounds.store
+        found = {}
+        for record in store.records(rounds.lead(number)):
+            slot, state = store.tables.slots.values[store.slot(record)], store.state(record)
+            if slot.event == CAPTURE and state is not None and math.isfinite(state.norm):
+                found[slot] = state
+        return found
+
+
+def _normalised(sound: Sequence[dict[Slot, State]], ill: Sequence[dict[Slot, State]]) -> str | None:
+    """Say that one side's states are the other's divided by their length, or all of one length; None when not."""
+    ratios = [
+        _ratio(mine[slot].head, theirs[slot].head)
+        for mine, theirs in zip(sound, ill, strict=True)
+        for slot in mine.keys() & theirs.keys()
+    ]
+    if ratios and all(ratio is not None for ratio in ratios):
+        return "every state is the other run's times a factor: normalised (or scaled) before it was captured"
+    levels = [_levels(states) for states in ill]
+    others = [_levels(states) for states in sound]
+    if levels and all(level < _LEVEL for level in levels) and all(other > _GROWING for other in others):
+        return "all layers have the same rms, in the other run it grows with the layer: normalised before capture"
+    return None
+
+
+def _without_residual(sound: Sequence[dict[Slot, State]], ill: Sequence[dict[Slot, State]]) -> str | None:
+    """Say that one side's states are smaller everywhere and point elsewhere: the residual is not in them."""
+    shared = [
+        (mine[slot].norm, theirs[slot].norm)
+        for mine, theirs in zip(sound, ill, strict=True)
+        for slot in mine.keys() & theirs.keys()
+    ]
+    if shared and all(theirs < 0.95 * mine for mine, theirs in shared):
+        return "every state is smaller and not proportional to the other run's: as without the residual"
+    return None
+
+
+def _ratio(one: Iterable[float], other: Iterable[float]) -> float | None:
+    """Return the factor between two vectors of first values, None when they are not proportional."""
+    ratios = [theirs / mine for mine, theirs in zip(one, other, strict=False) if mine and theirs]
+    if len(ratios) < 3 or min(ratios) <= 0 or max(ratios) > (1 + _PROPORTIONAL) * min(ratios):
+        return None
+    return sum(ratios) / len(ratios)
+
+
+def _levels(states: dict[Slot, State]) -> float:
+    """Return largest over smallest norm of the layers of a pass: they have the same rows and width."""
+    norms = [state.norm for state in states.values() if state.norm]
+    return max(norms) / min(norms) if len(norms) > 1 else math.nan
+
+
+def _axes(shape: tuple[int, ...] | None, hidden: int | None) -> str:
+    if not shape:
+        return "no shape"
+    width = width_words(shape[-1], hidden)
+    return f"{count(shape[0], 'row')} x {width}" if len(shape) > 1 else width
+
+
+def _layer(layer: int | None) -> int:
+    return -1 if layer is None else layer
+
+
+def _is_finite(value: Any) -> bool:
+    return isinstance(value, float) and math.isfinite(value)
