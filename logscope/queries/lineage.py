@@ -44,8 +44,9 @@ def close(one: float, other: float, slack: float) -> bool:
         return True
     if one != one or other != other:
         return one != one and other != other
-    # The last term allows for the binary form of a decimal half; beside inf no slack makes two values one.
-    return abs(one - other) <= slack + 1e-12 * min(abs(one), abs(other))
+    gap = abs(one - other)
+    # The last term allows for the binary form of a decimal half; no slack makes inf and another value one.
+    return gap < math.inf and gap <= slack + 1e-12 * abs(one)
 
 
 def same_norm(one: Payload, other: Payload) -> bool | None:
