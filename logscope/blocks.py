@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 BLOCK_SIZE = 8 << 20  # bytes of a block, as far as its lines allow
 LINE_SLACK = 16 << 20  # bytes a block may grow beyond its size before a line is given in pieces
 FILTERED = b"%logscope-filtered "
-_PROBE = 16 << 10
+_PROBE = 16 << 10  # the first look for a newline; lines are shorter than this
+_PROBE_LIMIT = 256 << 10
 
 
 @dataclass(slots=True)
@@ -162,20 +163,25 @@ class FileWindow:
 
     def find(self, byte: bytes, start: int, end: int) -> int:
         """See :class:`Window`."""
-        for begin in range(start, end, _PROBE):
-            at = os.pread(self._fd, min(_PROBE, end - begin), self._at + begin).find(byte)
+        probe = _PROBE
+        while start < end:
+            at = os.pread(self._fd, min(probe, end - start), self._at + start).find(byte)
             if at >= 0:
-                return begin + at
+                return start + at
+            start += probe
+            probe = min(2 * probe, _PROBE_LIMIT)
         return -1
 
     def rfind(self, byte: bytes, start: int, end: int) -> int:
         """See :class:`Window`."""
-        while end > start:
-            begin = max(start, end - _PROBE)
+        probe = _PROBE
+        while start < end:
+            begin = max(start, end - probe)
             at = os.pread(self._fd, end - begin, self._at + begin).rfind(byte)
             if at >= 0:
                 return begin + at
             end = begin
+            probe = min(2 * probe, _PROBE_LIMIT)
         return -1
 
     def peek(self, count: int) -> bytes:

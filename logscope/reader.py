@@ -135,8 +135,8 @@ class Source:
             return cut_blocks(window, self.name, size=size, slack=slack)
         have = window.fill(_HEADER_LIMIT)
         self.original = filtered_header(window.take(window.find(b"\n", 0, have) + 1 or have), self.name)
-        # A piece of a long line must hold the whole place before its text.
-        kept = cut_blocks(window, self.name, size=max(size, _SNIFF), slack=max(slack, _SNIFF))
+        # The first piece of a long line must hold the whole place before its text.
+        kept = cut_blocks(window, self.name, size=max(size, _SNIFF), slack=slack)
         return original_blocks(kept, self.name, self.original, self.warn, size=size)
 
     def _unpacked(self, form: Form, raw: Window) -> Iterator[bytes]:

@@ -584,6 +584,19 @@ def test_a_long_line_of_a_filtered_copy_comes_in_pieces():
     assert [block.gap for block in blocks] == [True] + [False] * (len(blocks) - 1)
 
 
+def test_pieces_of_a_filtered_copy_keep_their_place():
+    """However small the blocks asked for, the place before a kept line is never cut in two."""
+    text = b"".join(b"%d%s\n" % (number, b"y" * number * 30) for number in range(300, 400))
+    kept = set(range(3, 101, 2))
+    check_filtered(list(in_memory(filtered(text, kept)).blocks(size=1, slack=0)), text, kept)
+
+
+def test_neighbours_by_number_alone_are_not_joined():
+    """Where the next number stands at another offset than the line before ends at, something is missing."""
+    blocks = list(in_memory(b"%logscope-filtered 1 {}\n1:0:one\n2:9:two\n").blocks())
+    assert [(block.offset, block.gap) for block in blocks] == [(0, False), (9, True)]
+
+
 @pytest.mark.parametrize(
     ("body", "warning"),
     [
