@@ -130,12 +130,15 @@ def fetch(
     return bring(sources, speaking, words, debug_only=debug_only)
 
 
+Follow = Annotated[bool, option("--follow", help="Go on as the log grows; Ctrl-C ends.", panel=INPUT)]
+
+
 @command
-def summarize(logs: Logs, shared: Shared) -> int:
+def summarize(logs: Logs, shared: Shared, follow: Follow = False) -> int:
     """Show what the logs hold: segments, phases, hidden captures, acceptance, damage, on one screen."""
     from logscope.queries.summarize import Summarize  # noqa: PLC0415
 
-    return ask(logs, shared, Summarize(), "summarize()")
+    return ask(logs, shared, Summarize(), "summarize()", follow=follow)
 
 
 @command
@@ -171,7 +174,20 @@ def accept(
     ] = None,
     by: Annotated[
         str | None,
-        option("--by", help="One row for each: rank.", panel=QUERY, metavar="WHAT", complete=among("rank")),
+        option(
+            "--by",
+            help="One row for each rank (default), segment or engine.",
+            panel=QUERY,
+            metavar="WHAT",
+            complete=among("rank", "segment", "engine"),
+        ),
+    ] = None,
+    below: Annotated[
+        float | None, option("--below", help="Count lines with an accept len below this.", panel=QUERY, metavar="LEN")
+    ] = None,
+    above: Annotated[
+        float | None,
+        option("--above", help="Count lines with an accept rate above this.", panel=QUERY, metavar="RATE"),
     ] = None,
     year: Annotated[
         int | None, option("--year", help="The year of logs that print none.", panel=QUERY, metavar="YYYY")
@@ -183,7 +199,7 @@ def accept(
     """Show how many tokens each verify accepted, over time, and under which definition of the rate."""
     from logscope.queries.accept import Accept  # noqa: PLC0415
 
-    words: dict[str, Any] = {"window": window, "by": by, "year": year, "min": min}
+    words: dict[str, Any] = {"window": window, "by": by, "year": year, "min": min, "below": below, "above": above}
     return ask(logs, shared, Accept(**words), f"accept({arguments(**words)})")
 
 
@@ -227,6 +243,7 @@ def check(
         str | None,
         option("--sglang-version", help="Where the log does not tell it: 0.5.11.", panel=INPUT, metavar="VERSION"),
     ] = None,
+    follow: Follow = False,
 ) -> int:
     """Name what is wrong, with the lines that show it; silent when nothing is."""
     from logscope.check import Checker  # noqa: PLC0415
@@ -244,7 +261,7 @@ def check(
         "sglang_version": sglang_version,
     }
     call = ", ".join(filter(None, [repr(contract) if contract else "", arguments(**words)]))
-    return ask(logs, shared, Checker(contract, **words), f"check({call})", fail_on)
+    return ask(logs, shared, Checker(contract, **words), f"check({call})", fail_on, follow=follow)
 
 
 @command
@@ -286,7 +303,7 @@ def events(
         str | None,
         option("--sql", help="A query over the tables events, passes, unparsed.", panel=QUERY, metavar="QUERY"),
     ] = None,
-    follow: Annotated[bool, option("--follow", help="Go on as the log grows.", panel=INPUT)] = False,
+    follow: Follow = False,
 ) -> int:
     """Write every record as a typed event: table, ndjson, csv, json, or Parquet by -o x.parquet."""
     from logscope.cli import eventing  # noqa: PLC0415

@@ -7,13 +7,14 @@ nothing to read. It must not know any command's own options.
 from __future__ import annotations
 
 import sys
-from contextlib import contextmanager
+import time
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
-from logscope.cli.session import OK, say, show
+from logscope.cli.session import OK, say, show, style_of
 from logscope.errors import Message, NothingRecognised
 from logscope.model import ServerEvent
-from logscope.render.text import plural
+from logscope.render.text import plural, visible
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -23,13 +24,21 @@ if TYPE_CHECKING:
     from logscope.model import Accounting
     from logscope.reader import Source
     from logscope.report import Item, Query, Report
-    from logscope.run import Run
+    from logscope.run import Reading, Run
 
 
-def ask(logs: Sequence[str], shared: Shared, query: Query, call: str, fail_on: str | None = None) -> int:
+# How often the answer to a growing log is drawn anew, in seconds.
+REDRAW = 0.25
+
+
+def ask(
+    logs: Sequence[str], shared: Shared, query: Query, call: str, fail_on: str | None = None, *, follow: bool = False
+) -> int:
     """Ask one question of the logs and show the answer. ``call`` is the same in Python: ``captures()``."""
     if shared.explain_python:
         return explain([*loading(logs, shared), f"print(run.{call})"])
+    if follow:
+        return show(followed(logs, shared, query), shared, shared, fail_on)
     return show(answer(logs, shared, query), shared, shared, fail_on)
 
 
@@ -66,6 +75,47 @@ def answers(logs: Sequence[str], shared: Shared, queries: Sequence[Query]) -> li
     said = {note for report in reports for note in report.notes}
     warn([text for text in reading.warnings if text not in said], shared)
     return reports
+
+
+def followed(logs: Sequence[str], shared: Shared, query: Query) -> Report:
+    """Return the last answer to a growing log: when its writer has ended (a pipe), or Ctrl-C ends the following.
+
+    On a terminal the answer is drawn anew while it changes.
+    """
+    from logscope import grammar, run  # noqa: PLC0415 - help must not pay for the parser
+
+    select = shared.select()
+    reading = run.Reading()
+    found = run.follow_items(list(logs), grammar.load(shared.grammar or ()), reading)
+    arrived = _drawing(found, query, reading, shared)
+    with suppress(KeyboardInterrupt):
+        for item in select.filter(arrived) if select else arrived:
+            query.see(item)
+    warn(reading.warnings, shared)
+    return query.report(reading.context())
+
+
+def _drawing(
+    found: Iterable[tuple[str, Item] | None], query: Query, reading: Reading, shared: Shared
+) -> Iterator[Item]:
+    """Pass the items of a growing log on, and draw the answer between them where there is a terminal."""
+    if not sys.stdout.isatty() or shared.output:
+        yield from (pair[1] for pair in found if pair is not None)
+        return
+    from logscope.render import render  # noqa: PLC0415 - live logs only
+    from logscope.render.live import Screen  # noqa: PLC0415
+
+    drawn, news = 0.0, True
+    with Screen(sys.stdout) as screen:
+        for pair in found:
+            news = news or pair is not None
+            if news and time.monotonic() - drawn >= REDRAW:
+                drawn, news = time.monotonic(), False
+                style = style_of(sys.stdout, shared.color, quiet=shared.quiet, verbose=shared.verbose)
+                status = f"following {visible(', '.join(reading.files))}; Ctrl-C ends"
+                screen.draw(render(query.report(reading.context()), "table", style), status)
+            if pair is not None:
+                yield pair[1]
 
 
 def noting_misses(items: Iterable[Item], misses: list[ServerEvent], most: int = 3) -> Iterator[Item]:

@@ -117,6 +117,7 @@ def _table_row(row: dict[str, Any]) -> dict[str, Any]:
         "writer": " ".join([*filter(None, [row["origin"]]), *ranks]),
         "shape": None if shape is None else _axes(shape),
         "mode": row["capture_hidden_mode"],
+        "norm": None if row["norm"] is None else str(row["norm"]),
         "fields": _some(row["fields"]),
     }
 
