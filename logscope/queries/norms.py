@@ -44,7 +44,7 @@ _JOINS = [
     *TELLING,
     Column("phase", always=True),
     Column("passes", align="right"),
-    Column("warmup", "of them in warm-up", align="right"),
+    Column("warmup", "in warm-up", align="right"),
     Column("joined", "joined states", always=True),
     Column("norm", "norm identity", always=True),
     Column("worst", "worst relative"),
@@ -53,18 +53,18 @@ _JOINS = [
 _LINEAGE = [
     *TELLING,
     Column("phase", always=True),
-    Column("reads"),
     Column("inputs", align="right", always=True),
-    Column("warmup", "of them in warm-up", align="right"),
     Column("traced", align="right", always=True),
     Column("share", align="right", always=True),
-    Column("by"),
     Column("not_traced", "not traced", align="right", always=True),
+    Column("since", "not traced since", always=True),
     Column("cannot_tell", "cannot tell", align="right"),
-    Column("since", "not traced since"),
+    Column("reads"),
+    Column("by"),
+    Column("warmup", "in warm-up", align="right"),
 ]
-TARGET = "the target's joined state"
-OWN = "the draft's own output"
+TARGET = "target's joined state"
+OWN = "draft's own output"
 
 
 class Norms:
@@ -134,25 +134,30 @@ class Norms:
     def _headline(self, serving: Sequence[Bucket], apart: Sequence[Bucket]) -> str:
         if not serving and not apart:
             return "no forward pass is printed in this log, so there is no norm to show."
-        parts = []
         worst = first_non_finite(serving or apart)
+        finite = "all norms are finite" if serving or apart else ""
         if worst is not None:
             bucket, cell = worst
-            parts.append(f"{state_name(cell, bucket.key.role)} is nan or inf first, at {cell.first_non_finite}")
-        elif any(cell.rms.count for bucket in serving or apart for cell in bucket.cells.values()):
-            parts.append("all norms are finite")
-        else:
-            parts.append("no norm is printed")
-        joins, inputs = list(self._lineage.joins.values()), _read_from_target(self._lineage)
-        checked, held = sum(found.norms for found in joins), sum(found.norms_hold for found in joins)
+            finite = f"{state_name(cell, bucket.key.role)} is nan or inf first, at {cell.first_non_finite}"
+        elif not any(cell.rms.count for bucket in serving or apart for cell in bucket.cells.values()):
+            finite = "no norm is printed"
+        parts = [(worst is not None, finite)]
+        facts = lineage_facts(self._lineage)
+        checked, held = facts["joined_states"], facts["joined_states_hold"]
         if checked:
-            parts.append(f"{held:,} of {count(checked, 'joined state')} have the norm of their captures")
-        told, traced = sum(found.told for found in inputs), sum(found.traced for found in inputs)
-        if told:
-            whose = "the draft's input is the joined state of the pass before"
-            parts.append(f"{whose} in {traced:,} of {count(told, 'pass')} ({percent(traced, told)})")
+            parts.append(
+                (held < checked, f"{held:,} of {count(checked, 'joined state')} have the norm of their captures")
+            )
+        told, traced, since = facts["draft_inputs"], facts["draft_inputs_traced"], facts["not_traced_since"]
+        if told and all(found.explained for found in _read_from_target(self._lineage)):
+            parts.append((False, f"the draft reads the state joined before it in {traced:,} of {count(told, 'pass')}"))
+        elif told:
+            not_traced = f"{told - traced:,} of {count(told, 'draft input')}"
+            parts.append((True, f"{not_traced} are not the state joined before them, since {since}"))
+        # What is wrong comes first.
+        words = [said for _, said in sorted(parts, key=lambda part: not part[0])]
         prefix = "" if serving else "no serving pass; "
-        return f"{prefix}{'; '.join(parts)}."
+        return f"{prefix}{'; '.join(words)}."
 
 
 def norm_rows(bucket: Bucket) -> list[dict[str, Any]]:
@@ -337,7 +342,7 @@ def lineage_notes(lineage: Lineage) -> list[str]:
             ago, number = max(found.stale.items(), key=lambda each: each[1])
             passes = "target pass" if ago == 1 else "target passes"
             said += f"; {number:,} of them equal the state joined {ago} {passes} earlier: stale"
-        elif found.fewer_rows == found.not_traced and 2 * found.not_traced <= found.told:
+        elif found.explained:
             said += "; accepted rows only, compared by row 0: it differs where request 0 has just finished (spec v1)"
         notes.append(said)
     return notes

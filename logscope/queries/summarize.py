@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from logscope.model import CAPTURE_EVENTS, ForwardPass, Segment, states
 from logscope.queries.accept import Accept
+from logscope.queries.acceptance import Server
 from logscope.queries.captures import captured_layers, captured_words, copies_notes, joined_words, mode_notes, per_pass
 from logscope.queries.clock import writer_label
 from logscope.queries.fold import Running
@@ -31,7 +32,7 @@ from logscope.queries.shapes import state_name
 from logscope.queries.tables import FILE, SEGMENT, SITE, SOURCE, table, without_empty
 from logscope.queries.tally import Tally
 from logscope.queries.widths import WidthErrors
-from logscope.queries.words import and_list, count, layer_list, most_common, percent, source_name, span, width_words
+from logscope.queries.words import and_list, count, layer_list, most_common, source_name, span, width_words
 from logscope.report import Column, Context, Item, Report
 from logscope.versions import EraWatch
 
@@ -58,17 +59,17 @@ MAX_NOTES = 6
 _SEGMENTS = [
     FILE,
     SEGMENT,
-    Column("lines", "starts at line", align="right"),
-    Column("model"),
-    Column("tp_size", "tp", align="right"),
+    Column("line", "from line", align="right"),
+    Column("spec", always=True),
     Column("num_steps", "draft steps", align="right", always=True),
     Column("topk", align="right", always=True),
     Column("num_draft_tokens", "draft tokens", align="right", always=True),
-    Column("spec", always=True),
+    Column("tp_size", "tp", align="right"),
     Column("graphs", "CUDA graphs", always=True),
-    Column("writers", always=True),
-    Column("version", "SGLang"),
+    Column("writers", align="right"),
     Column("ready", "ready at line", align="right"),
+    Column("version", "SGLang"),
+    Column("model"),
 ]
 _PHASES = [
     FILE,
@@ -89,35 +90,35 @@ _STATISTICS = [
     Column("rms_min", "rms min", align="right"),
     Column("rms_median", "median", align="right"),
     Column("rms_max", "max", align="right"),
-    Column("non_finite", "nan or inf", align="right"),
-    Column("zero", align="right"),
+    Column("non_finite", "nan or inf", align="right", always=True),
+    Column("zero", align="right", always=True),
 ]
+# Less needed to the right: a narrow window gives up columns from there.
 _CAPTURES = [
     FILE,
     SEGMENT,
     SOURCE,
-    Column("site"),
-    Column("event"),
     Column("layer", "before layer", align="right", always=True),
-    Column("role"),
     Column("phase", always=True),
     Column("count", align="right", always=True),
-    Column("copies", align="right"),
     Column("shapes", always=True),
     *_STATISTICS,
+    Column("copies", align="right"),
+    Column("event"),
+    SITE,
+    Column("role"),
 ]
 _STATES = [
     FILE,
     SEGMENT,
     SOURCE,
-    Column("site"),
     Column("state", always=True),
-    Column("role"),
     Column("phase", always=True),
     Column("count", align="right", always=True),
-    Column("copies", align="right"),
     Column("shapes", always=True),
     *_STATISTICS,
+    Column("copies", align="right"),
+    Column("role"),
 ]
 _ACCEPT = [
     FILE,
@@ -127,7 +128,7 @@ _ACCEPT = [
     Column("accept_len_mean", "accept len mean", align="right", always=True),
     Column("min", align="right", always=True),
     Column("max", align="right", always=True),
-    Column("rate_definition", "accept rate", always=True),
+    Column("rate_words", "accept rate is", always=True),
     Column("throughput_median", "throughput median", align="right", unit="token/s"),
     Column("throughput_max", "max", align="right", unit="token/s"),
 ]
@@ -135,10 +136,10 @@ _APART = [
     FILE,
     SEGMENT,
     SOURCE,
-    Column("during"),
-    Column("role"),
-    Column("phases"),
-    Column("hidden_captures", "captures"),
+    Column("during", always=True),
+    Column("role", always=True),
+    Column("phases", always=True),
+    Column("hidden_captures", "hidden captures", align="right", always=True),
 ]
 
 
@@ -244,11 +245,16 @@ class Summarize:
         report.tables["segments"] = table(
             without_empty(_SEGMENTS, segments), segments, title="runs", optional=("file",)
         )
-        report.tables["phases"] = table(_PHASES, _phase_rows(serving), title="forward passes while serving")
+        models = {bucket.key.site for bucket in serving if bucket.key.role == "target"}
+        columns = [column for column in _PHASES if column is not SITE or len(models) > 1]
+        report.tables["phases"] = table(columns, _phase_rows(serving), title="forward passes while serving")
         captures = [row for bucket in serving for row in _state_rows(bucket, sizes, captures=True)]
         optional = ("file", "segment", "source", "site", "event", "role", "copies")
         report.tables["captures"] = table(
-            _quiet(_CAPTURES, captures), captures, title="hidden captures while serving", optional=optional
+            _quiet(_CAPTURES, captures),
+            captures,
+            title="hidden captures while serving, rms = norm / sqrt(rows x width)",
+            optional=optional,
         )
         others = [row for bucket in serving for row in _state_rows(bucket, sizes, captures=False)]
         if others:
@@ -284,7 +290,7 @@ class Summarize:
                 {
                     "file": file,
                     "segment": number,
-                    "lines": segment.line,
+                    "line": segment.line,
                     "model": args.get("model_path"),
                     "tp_size": segment.tp_size,
                     "dp_size": segment.dp_size,
@@ -307,6 +313,10 @@ class Summarize:
     def _accept_rows(self) -> list[dict[str, Any]]:
         """Return the rows of ``accept``, and one without lengths for a process that prints a throughput alone."""
         rows = self._accept.summary_rows()
+        for row, (key, _) in zip(rows, self._accept.all_series(), strict=True):
+            rules = dict.fromkeys(verdict.rule for verdict in self._accept.verdicts(Server(*key[:3])))
+            row["rate_rule"] = "; ".join(list(rules)[:4])
+            row["rate_words"] = f"{row['rate_definition']}: {row['rate_rule']}" if row["rate_definition"] else None
         known = {(row["file"], row["segment"], row["origin"]) for row in rows}
         for file, number, origin in self._speeds:
             if (file, number, origin) not in known:
@@ -418,7 +428,8 @@ class Summarize:
             parts.append(f"accept len {min(means):.2f} to {max(means):.2f} in {len(lengths)} processes")
         facts = lineage_facts(self._lineage)
         if targets and facts["draft_inputs"]:
-            parts.append(f"draft input traced in {percent(facts['draft_inputs_traced'], facts['draft_inputs'])}")
+            traced, inputs = facts["draft_inputs_traced"], facts["draft_inputs"]
+            parts.append(f"the draft reads the state joined before it in {traced:,} of {count(inputs, 'pass')}")
         trouble = next((note.headline for note in notes if note.headline), None)
         return "; ".join([trouble, *parts] if trouble else parts) + "."
 
@@ -484,7 +495,7 @@ def _phase_rows(buckets: Iterable[Bucket]) -> list[dict[str, Any]]:
                 "file": key.file,
                 "segment": key.segment,
                 "source": source_name(key.group),
-                "site": key.site if target else None,
+                "site": key.site,
                 "role": key.role,
                 "phase": key.phase,
                 "passes": bucket.passes,
