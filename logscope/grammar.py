@@ -93,8 +93,10 @@ class Grammar:
 
     anchors
         the dialects by anchor text, longest anchors first where one begins like another.
-    finder
-        a compiled pattern (of ``re``, over latin-1 text and over bytes) that finds the next anchor.
+    keys
+        what is searched for: of every anchor the part from its rarest character on, with the anchors it may belong
+        to and how far before it they begin. Searching for ``ze mismatch for`` is several times faster than for
+        ``size mismatch for``, since fewer places of a log have to be looked at twice.
     hot
         the anchor most records of a large log have; the scanner has a fast way for it.
     """
@@ -102,7 +104,8 @@ class Grammar:
     files: list[GrammarFile]
     anchors: dict[str, tuple[Dialect, ...]]
     strict: frozenset[str]
-    finder: re.Pattern[str]
+    keys: dict[str, tuple[tuple[str, int], ...]]
+    text_finder: re.Pattern[str]
     byte_finder: re.Pattern[bytes]
     hot: str | None
 
@@ -110,6 +113,20 @@ class Grammar:
     def events(self) -> list[str]:
         """The names of all events, in order, each once."""
         return list(dict.fromkeys(dialect.event for file in self.files for dialect in file.dialects))
+
+    def find(self, text: str, start: int = 0, end: int | None = None) -> tuple[int, str] | None:
+        """Return where the next anchor stands in one-character-per-byte text, and which; None when there is none."""
+        limit = len(text) if end is None else end
+        search = start
+        while True:
+            found = self.text_finder.search(text, search, limit)
+            if found is None:
+                return None
+            for anchor, before in self.keys[found[0]]:
+                at = found.start() - before
+                if at >= start and at + len(anchor) <= limit and text.startswith(anchor, at):
+                    return at, anchor
+            search = found.start() + 1
 
     def read(self, text: str, at: int, anchor: str, limit: int) -> Reading | None:
         """Read the record whose anchor stands at ``at`` in one-character-per-byte text."""
@@ -192,16 +209,34 @@ def join(files: Sequence[GrammarFile]) -> Grammar:
             if shorter != anchor and anchor.startswith(shorter):
                 dialects.extend(anchors[shorter])
         table[anchor] = tuple(dialects)
-    union = "|".join(re.escape(anchor) for anchor in ordered) or r"(?!)"
+    keys = _keys(ordered)
+    union = "|".join(re.escape(key) for key in sorted(keys, key=lambda key: (-len(key), key))) or r"(?!)"
     hot = next((d.anchors[0] for file in files for d in file.dialects if d.hot), None)
     return Grammar(
         files=list(files),
         anchors=table,
         strict=frozenset(anchor for anchor in ordered if any(d.strict for d in anchors[anchor])),
-        finder=re.compile(union),
+        keys=keys,
+        text_finder=re.compile(union),
         byte_finder=re.compile(union.encode("latin-1")),
         hot=hot,
     )
+
+
+def _rarity(char: str) -> int:
+    """Return how often a character stands in server logs, as a rank: small letters and digits are everywhere."""
+    if char in "qzxj!<" or (char.isupper() and char not in "TPIEN"):
+        return 1
+    if char.isupper() or char == "#":
+        return 2
+    return {"v": 3, "k": 3, "w": 3, "y": 4, "(": 4, "[": 5, "_": 6, "=": 6}.get(char, 9 if char.isdigit() else 7)
+
+
+def _keys(anchors: Sequence[str]) -> dict[str, tuple[tuple[str, int], ...]]:
+    """Return what to search for, and for each which anchors may stand around it, the longest first."""
+    before = {anchor: min(range(len(anchor) - 2), key=lambda at: (_rarity(anchor[at]), at)) for anchor in anchors}
+    keys = {anchor[at:] for anchor, at in before.items()}
+    return {key: tuple((anchor, at) for anchor, at in before.items() if key.startswith(anchor[at:])) for key in keys}
 
 
 def load_file(path: str | Path) -> GrammarFile:
@@ -419,16 +454,17 @@ class _Builder:
     def _check_sample(self, grammar: Grammar, sample: Sample) -> int | None:
         """Read one sample; return the identity of the form that read it."""
         text = sample.text.encode("utf-8").decode("latin-1")
-        found = grammar.finder.search(text)
+        found = grammar.find(text)
         if found is None:
             raise self._sample_error(sample, 0, "no anchor of this grammar stands in it")
-        reading = grammar.read(text, found.start(), found[0], len(text))
+        at, anchor = found
+        reading = grammar.read(text, at, anchor, len(text))
         if sample.event == "unparsed":
             if reading is not None and reading.payload.kind == "event":
                 raise self._sample_error(sample, 0, f"it is read as '{reading.payload.event}'")
             return None
         if reading is None or reading.payload.kind == "unparsed":
-            column, why = furthest(grammar.anchors[found[0]], text, found.start())
+            column, why = furthest(grammar.anchors[anchor], text, at)
             raise self._sample_error(sample, column, why)
         payload = reading.payload
         if payload.event != sample.event:

@@ -16,7 +16,8 @@ import math
 import re
 from collections import deque
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from itertools import accumulate
+from typing import TYPE_CHECKING, Any
 
 from logscope.model import NO_PREFIX, Accounting, Occurrence, Payload, Prefix
 from logscope.prefix import peel, peel_back, strip_colours
@@ -45,6 +46,18 @@ _EXCEPTION = re.compile(r"(?P<type>(?:[A-Za-z_]\w*\.)*[A-Z]\w*)(?:: (?P<message>
 _FRAME = re.compile(r"\s*File \"(?P<file>[^\"]*)\", line (?P<line>\d+)(?:, in (?P<function>.*))?")
 _MISMATCH = frozenset({"matmul_mismatch", "weight_shape_mismatch", "size_mismatch"})
 _SURROGATE = re.compile("[\udc80-\udcff]")
+
+
+_NEWLINE = 10
+# What a line says that holds no anchor.
+_BORING = Payload("mark", "")
+
+
+def _index_of_none(known: list[Payload | None], start: int, total: int) -> int:
+    try:
+        return known.index(None, start)
+    except ValueError:
+        return total
 
 
 @dataclass(slots=True)
@@ -84,7 +97,8 @@ class Parser:
         self._out: list[Occurrence] = []
         self._queue: deque[_Entry] = deque()
         self._pending: list[_Entry] = []
-        self._seen: dict[bytes, Payload] = {}
+        self._hot = (grammar.hot or "\n").encode("latin-1")
+        self._seen: dict[bytes, Payload | None] = {}
         self._heads: dict[bytes, Payload] = {}
         self._prefixes: dict[bytes, Prefix] = {b"": NO_PREFIX}
         self._befores: dict[str, tuple[int, Prefix]] = {}
@@ -100,62 +114,93 @@ class Parser:
 
     def feed(self, block: Block) -> list[Occurrence]:
         """Take the next block; return the records that are complete, in file order."""
-        data, base, line = block.data, block.offset, block.line
         self._count_bytes(block)
         if block.gap:
             self._close_pending("lines were left out behind it")
-        seen, prefixes = self._seen, self._prefixes
-        hot = (self.grammar.hot or "").encode("latin-1")
-        find, count = data.find, data.count
-        finder = self.grammar.byte_finder
-        length = len(data)
-        position = 0
-        out = self._out
-        # Positions of the next hot anchor are found once per record, not once per line.
-        mark = find(hot) if hot else -1
-        while position < length:
-            if self._pending:
-                end = find(b"\n", position)
-                stop = length if end < 0 else end
-                self._line(data[position:stop], line, base + position, continues=block.continues and position == 0)
-                position, line = stop + 1, line + 1
-                continue
-            if 0 <= mark < position:
-                mark = find(hot, position)
-            if mark < 0:
-                region = length
-            elif mark == position:
-                region = position
+        data = block.data
+        lines = data.split(b"\n")
+        if not lines[-1]:
+            lines.pop()
+        number = block.line
+        # Offsets without the newlines; those add one for every line before.
+        offsets = list(accumulate(map(len, lines), initial=block.offset - number))
+        at = 0
+        if lines and (self._pending or block.continues):
+            self._line(lines[0], number, block.offset, continues=block.continues)
+            at = self._slow(lines, offsets, number, 1)
+        known = self._know(lines)
+        total = len(lines)
+        while at < total:
+            # Up to the next line that has to be looked at by itself, everything was said before.
+            stop = _index_of_none(known, at, total)
+            if stop > at:
+                self._repeat(known, offsets, number, at, stop)
+            if stop < total:
+                self._single(lines[stop], number + stop, offsets[stop] + number + stop)
+                at = self._slow(lines, offsets, number, stop + 1)
             else:
-                region = data.rfind(b"\n", position, mark) + 1 or position
-            if region > position:
-                found = finder.search(data, position, region)
-                if found is None:
-                    line += count(b"\n", position, region)
-                    position = region
-                    continue
-                start = data.rfind(b"\n", position, found.start()) + 1 or position
-                end = find(b"\n", found.end())
-                stop = length if end < 0 else end
-                line += count(b"\n", position, start)
-                self._line(data[start:stop], line, base + start, continues=block.continues and start == 0)
-                position, line = stop + 1, line + 1
-                continue
-            end = find(b"\n", mark)
-            stop = length if end < 0 else end
-            payload = seen.get(data[mark:stop])
-            prefix = prefixes.get(data[position:mark]) if payload is not None else None
-            if payload is None or prefix is None or (block.continues and position == 0):
-                if payload is not None or not self._quick(data, position, mark, stop, line, base):
-                    self._line(data[position:stop], line, base + position, continues=block.continues and position == 0)
-            else:
-                out.append((line, base + mark, prefix, payload))
-                self._count(payload, line)
-            position, line = stop + 1, line + 1
-        self._open_line = length > 0 and data[-1] != 10
+                at = total
+        self._open_line = bool(data) and data[-1] != _NEWLINE
         if block.final:
             return self.close()
         return self._take()
+
+    def _slow(self, lines: list[bytes], offsets: list[int], number: int, at: int) -> int:
+        """Read lines one by one while a record waits for what follows it; return the first line not read."""
+        total = len(lines)
+        while self._pending and at < total:
+            self._line(lines[at], number + at, offsets[at] + number + at)
+            at += 1
+        return at
+
+    def _know(self, lines: list[bytes]) -> list[Payload | None]:
+        """Return what each line says if it is known: one whole record, or nothing at all (_BORING); else None."""
+        seen = self._seen
+        if len(seen) >= REMEMBERED:
+            seen.clear()
+        if not self._quick_allowed:
+            return [None] * len(lines)
+        for line in dict.fromkeys(lines):
+            if line not in seen:
+                seen[line] = self._first_look(line)
+        return list(map(seen.__getitem__, lines))
+
+    def _first_look(self, line: bytes) -> Payload | None:
+        """Return what a line says that was never seen, if it says it in the plainest way."""
+        if line.startswith(self._hot):
+            return self._quick(line) or self._plain(line)
+        if self.grammar.byte_finder.search(line) is None:
+            return _BORING
+        return None
+
+    def _repeat(self, known: list[Any], offsets: list[int], number: int, start: int, stop: int) -> None:
+        """Send out a stretch of lines that say what was read before."""
+        out = self._out
+        count = len(out)
+        stretch = zip(range(number + start, number + stop), offsets[start:stop], known[start:stop], strict=True)
+        out += [(line, before + line, NO_PREFIX, said) for line, before, said in stretch if said is not _BORING]
+        # Only whole records of one line are known, so each counts as one whole record on a line of its own.
+        records = len(out) - count
+        self.accounting.whole += records
+        self._lines_with_part += records
+        if records:
+            self._counted_line = out[-1][0]
+
+    def _single(self, line: bytes, number: int, offset: int) -> None:
+        """Read one line: quickly when only its prefix or its numbers are new."""
+        mark = line.find(self._hot) if self._quick_allowed else -1
+        if mark >= 0:
+            text = line[mark:]
+            payload = self._seen.get(text)
+            if payload is None:
+                payload = self._seen[text] = self._quick(text)
+            prefix = self._prefixes.get(line[:mark]) if payload is not None else None
+            if payload is not None and prefix is not None:
+                self._out.append((number, offset + mark, prefix, payload))
+                self.accounting.whole += 1
+                self._part_of(number)
+                return
+        self._line(line, number, offset)
 
     def close(self) -> list[Occurrence]:
         """End of the file: what waited for a following line is closed as it stands."""
@@ -212,33 +257,26 @@ class Parser:
             self._counted_line = line
             self._lines_with_part += 1
 
-    def _quick(self, data: bytes, start: int, mark: int, stop: int, line: int, base: int) -> bool:
+    def _quick(self, text: bytes) -> Payload | None:
         """Read a record whose beginning was read before: only its norm and head are new.
 
-        The form is the plain one (``, norm=12.3456, first5=[...]`` at the end); anything else is left to the exact
-        grammar, and so are heads whose values were rounded when printed.
+        The form is the plain one (``, norm=12.3456, first5=[...]`` at the end of the line); anything else is left to
+        the exact grammar, and so are heads whose values were rounded when printed.
         """
-        if not self._quick_allowed:
-            return False
-        prefix = self._prefixes.get(data[start:mark])
-        if prefix is None:
-            return False
-        cut = data.rfind(b", norm=", mark, stop)
-        if cut < 0:
-            return False
-        template = self._heads.get(data[mark:cut])
+        cut = text.rfind(b", norm=")
+        template = self._heads.get(text[:cut]) if cut >= 0 else None
         if template is None:
-            return False
-        tail = _QUICK_TAIL.fullmatch(data, cut, stop)
+            return None
+        tail = _QUICK_TAIL.fullmatch(text, cut)
         if tail is None:
-            return False
+            return None
         try:
             head = tuple(map(float, tail[2].split(b", ")))
         except ValueError:
-            return False
+            return None
         if not all(map(exact_in_half_precision, head)) or not all(map(math.isfinite, head)):
-            return False
-        payload = Payload(
+            return None
+        return Payload(
             "event",
             template.event,
             template.site,
@@ -257,17 +295,31 @@ class Parser:
             "whole",
             None,
             None,
-            stop - mark,
+            len(text),
         )
-        self._remember(data[mark:stop], payload)
-        self._out.append((line, base + mark, prefix, payload))
-        self._count(payload, line)
-        return True
 
-    def _remember(self, text: bytes, payload: Payload) -> None:
-        if len(self._seen) >= REMEMBERED:
-            self._seen.clear()
-        self._seen[text] = payload
+    def _plain(self, text: bytes) -> Payload | None:
+        """Read a line that is one whole record and nothing else; None when it is more or less than that."""
+        latin = text.decode("latin-1").removesuffix("\r")
+        found = self.grammar.find(latin)
+        if found is None or found[0] != 0 or "\r" in latin or self._limit(latin, len(found[1])) != len(latin):
+            return None
+        reading = self.grammar.read(latin, 0, found[1], len(latin))
+        if reading is None or reading.open is not None or reading.end != len(latin):
+            return None
+        payload = reading.payload
+        if payload.kind != "event" or payload.intact != "whole":
+            return None
+        self._learn_head(text, payload)
+        return payload
+
+    def _learn_head(self, text: bytes, payload: Payload) -> None:
+        """Remember a record's beginning, if what follows it is only a norm and a head."""
+        cut = text.rfind(b", norm=")
+        if cut > 0 and payload.head is not None and not payload.norm_derived and _QUICK_TAIL.fullmatch(text, cut):
+            if len(self._heads) >= REMEMBERED:
+                self._heads.clear()
+            self._heads[text[:cut]] = payload
 
     # ------------------------------------------------------------------------------------------------ one whole line
 
@@ -294,15 +346,16 @@ class Parser:
         position = search = 0
         records = 0
         while True:
-            found = grammar.finder.search(text, search)
+            found = grammar.find(text, search)
             if found is None:
                 break
-            at, anchor = found.start(), found[0]
+            at, anchor = found
+            after = at + len(anchor)
             if _inside_quotes(text, at, position):
                 self.accounting.quoted += self._would_be(text, at, anchor)
-                search = found.end()
+                search = after
                 continue
-            limit = self._limit(text, found.end())
+            limit = self._limit(text, after)
             reading = grammar.read(text, at, anchor, limit)
             if reading is None:
                 search = at + 1
@@ -310,13 +363,13 @@ class Parser:
             payload = reading.payload
             if payload.kind == "quoted":
                 self.accounting.quoted += 1
-                search = max(reading.end, found.end())
+                search = max(reading.end, after)
                 continue
             begin, prefix, whole = self._before(text[position:at], anchor)
             orphan = text[position : position + begin]
             if payload.kind == "mark":
                 self._queue.append(_Entry(line, offset + at, prefix, payload))
-                search = max(reading.end, found.end())
+                search = max(reading.end, after)
                 continue
             if self._pending and orphan.strip():
                 self._offer(orphan, NO_PREFIX, line)
@@ -324,13 +377,13 @@ class Parser:
             if glued:
                 prefix = self._glue(prefix)
                 self.accounting.glued += 1
-            self._count_quoted(text, found.end(), reading.end)
+            self._count_quoted(text, after, reading.end)
             entry = _Entry(line, offset + at, prefix, payload)
             self._admit(entry, reading, text, at, anchor, limit)
             if payload.event in _MISMATCH and self._pending:
                 self._end_traceback(prefix, text[position + begin : limit], payload, line)
             records += 1
-            position = search = max(reading.end, found.end())
+            position = search = max(reading.end, after)
             if alone and records == 1 and not glued and reading.open is None:
                 self._learn(text, at, reading)
         rest = text[position:]
@@ -348,12 +401,13 @@ class Parser:
     def _limit(self, text: str, after: int) -> int:
         """Return where the record ends at the latest: where the next anchored record, with its prefix, begins."""
         grammar = self.grammar
-        found = grammar.finder.search(text, after)
+        found = grammar.find(text, after)
         while found is not None:
-            if found[0] in grammar.strict and not _inside_quotes(text, found.start(), 0):
-                begin, _ = peel_back(text[after : found.start()])
+            at, anchor = found
+            if anchor in grammar.strict and not _inside_quotes(text, at, 0):
+                begin, _ = peel_back(text[after:at])
                 return after + begin
-            found = grammar.finder.search(text, found.end())
+            found = grammar.find(text, at + len(anchor))
         return len(text)
 
     def _before(self, before: str, anchor: str) -> tuple[int, Prefix, bool]:
@@ -387,10 +441,11 @@ class Parser:
 
     def _count_quoted(self, text: str, start: int, end: int) -> None:
         """Count what looks like a record inside a value of the record just read."""
-        found = self.grammar.finder.search(text, start, end)
+        found = self.grammar.find(text, start, end)
         while found is not None:
-            self.accounting.quoted += self._would_be(text, found.start(), found[0])
-            found = self.grammar.finder.search(text, found.end(), end)
+            at, anchor = found
+            self.accounting.quoted += self._would_be(text, at, anchor)
+            found = self.grammar.find(text, at + len(anchor), end)
 
     def _learn(self, text: str, at: int, reading: Reading) -> None:
         """Remember a text that is one whole record up to the line's end, and its beginning, for the fast loop."""
@@ -406,19 +461,9 @@ class Parser:
                 self._prefixes.clear()
                 self._prefixes[b""] = NO_PREFIX
             self._prefixes[before] = self._before(text[:at], self.grammar.hot)[1]
-        self._remember(raw, payload)
-        cut = raw.rfind(b", norm=")
-        if (
-            cut > 0
-            and payload.intact == "whole"
-            and _QUICK_TAIL.fullmatch(raw, cut)
-            and payload.head is not None
-            and "norm" not in payload.fields
-            and not payload.norm_derived
-        ):
-            if len(self._heads) >= REMEMBERED:
-                self._heads.clear()
-            self._heads[raw[:cut]] = payload
+        if payload.intact == "whole":
+            self._seen[raw] = payload
+            self._learn_head(raw, payload)
 
     # ------------------------------------------------------------------------------------- records over several lines
 
@@ -586,8 +631,8 @@ class Parser:
         if mismatch is not None:
             fields["mismatch_line"] = line
         elif message is not None:
-            anchor = self.grammar.finder.search(message)
-            fields["quoted"] = anchor is not None and _inside_quotes(message, anchor.start(), 0)
+            anchor = self.grammar.find(message)
+            fields["quoted"] = anchor is not None and _inside_quotes(message, anchor[0], 0)
         entry.open = None
         return True
 
