@@ -72,7 +72,7 @@ def checked(blocks: Iterable[Block], text: bytes, *, size: int | None = None, sl
 texts = st.lists(st.sampled_from([b"a", b"bc", b"\n", b"\r", b"\r\n", b"\x00", b"\xff", b"line\n"])).map(b"".join)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(texts, st.integers(1, 12), st.integers(0, 12), st.sampled_from(["stream", "file", *PACK]))
 @example(b"", 1, 0, "file")
 @example(b"ab\r\ncd", 3, 0, "stream")
@@ -233,7 +233,7 @@ def test_every_possible_cut_is_noticed(form):
 
 
 @pytest.mark.parametrize("form", PACK)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(st.data())
 def test_a_damaged_archive_is_a_warning_never_an_exception(form, data):
     """Whatever bytes of an archive change, reading ends with the text before the damage and one warning at most."""
@@ -539,7 +539,7 @@ originals = st.lists(st.sampled_from([b"a", b"12:34:x", b":", b"", b"\xff", b"te
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(originals, st.booleans(), st.sets(st.integers(1, 12)), st.integers(1, 40), st.booleans())
 def test_a_filtered_copy_names_the_lines_of_the_original(text, ended, kept, size, packed):
     """Any subset of lines gives blocks at the original's places: one per contiguous run, gaps marked, any size."""
