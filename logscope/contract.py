@@ -1,0 +1,443 @@
+"""How a draft was trained, as far as a log can contradict it: which layers it reads, how wide, how many states.
+
+This module is responsible for reading that from a TOML file, from the draft's Hugging Face ``config.json``, or from
+a run that is known to be good, and for saying what config ids mean as printed layers. It must not judge a run: that is
+what the rules do with it.
+
+Two numberings exist and are never mixed up here. ``aux_layers`` are numbers as SGLang prints them (the state *before*
+that decoder layer; the embedding is 0). ``aux_layer_ids`` are the ids of the draft's config; what they mean as printed
+layers depends on SGLang's version and on the target (:mod:`logscope.versions`).
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+
+from logscope.errors import ContractError, Where, did_you_mean
+from logscope.model import ForwardPass, states
+from logscope.report import Column, Report, Table
+from logscope.versions import ERA_WORDS, NEW, OLD, Era, default_layers, shift_of
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Iterable, Sequence
+
+    from logscope.report import Item
+
+# What a draft of the EAGLE-3 paper reads when nothing says otherwise: one low, one middle and one high state.
+DEFAULT_STATES = 3
+
+_Size = Annotated[int, Field(gt=0, strict=True)]
+_Layers = tuple[Annotated[int, Field(strict=True)], ...]
+
+
+class Reading(NamedTuple):
+    """One way to read a contract's layers as printed numbers, and when it holds (None: always)."""
+
+    layers: tuple[int, ...]
+    era: Era | None
+    why: str
+
+
+class Contract(BaseModel):
+    """How the draft was trained. Every field may be None: then no rule leans on it.
+
+    aux_layers
+        the layers it reads, as SGLang prints them; 0 is the embedding.
+    aux_layer_ids
+        the same as ids of the draft's config.
+    num_aux_hidden_states
+        how many hidden states are joined for it, where that is not the number of layers.
+    hidden_size
+        width of the draft itself (of its embeddings and of its output state).
+    target_hidden_size
+        width of one state of the target; the draft's own width when not given.
+    target_num_hidden_layers
+        decoder layers of the target. Never the draft's own ``num_hidden_layers``.
+    vocab_size, draft_vocab_size
+        when they differ, a map (d2t) from draft to target tokens is part of the checkpoint.
+    dtype
+        what it was trained in, as the config says (``bfloat16``).
+    architecture
+        the draft's class, for show only: servers load it under other names.
+    num_steps, topk, num_draft_tokens
+        how it is meant to be served.
+    source
+        where this was read; not part of the comparison.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    aux_layers: _Layers | None = None
+    aux_layer_ids: _Layers | None = None
+    num_aux_hidden_states: _Size | None = None
+    hidden_size: _Size | None = None
+    target_hidden_size: _Size | None = None
+    target_num_hidden_layers: _Size | None = None
+    vocab_size: _Size | None = None
+    draft_vocab_size: _Size | None = None
+    dtype: str | None = None
+    architecture: str | None = None
+    num_steps: _Size | None = None
+    topk: _Size | None = None
+    num_draft_tokens: _Size | None = None
+    source: str = Field(default="contract", repr=False)
+
+    @field_validator("aux_layers")
+    @classmethod
+    def _printed_layers(cls, layers: tuple[int, ...] | None) -> tuple[int, ...] | None:
+        if layers is not None:
+            if not layers:
+                raise ValueError("at least one layer is needed")
+            if min(layers) < 0:
+                raise ValueError("a printed layer is never negative: 0 is the embedding")
+            if len(set(layers)) != len(layers):
+                raise ValueError("a layer stands twice: SGLang captures each layer once")
+            return tuple(sorted(layers))
+        return None
+
+    @model_validator(mode="after")
+    def _agrees(self) -> Contract:
+        if self.aux_layers is not None and self.aux_layer_ids is not None:
+            possible = {reading.layers for reading in self._by_ids(self.aux_layer_ids, None)}
+            if self.aux_layers not in possible:
+                raise ValueError(
+                    f"aux_layers {list(self.aux_layers)} is no reading of aux_layer_ids {list(self.aux_layer_ids)}"
+                )
+        return self
+
+    @property
+    def states(self) -> int | None:
+        """How many hidden states the draft's fc takes, None when the contract does not say."""
+        if self.num_aux_hidden_states is not None:
+            return self.num_aux_hidden_states
+        named = self.aux_layers if self.aux_layers is not None else self.aux_layer_ids
+        return len(named) if named else None
+
+    @property
+    def state_width(self) -> int | None:
+        """Width of one state of the target."""
+        return self.target_hidden_size if self.target_hidden_size is not None else self.hidden_size
+
+    @property
+    def names_layers(self) -> bool:
+        """True when it says which layers the draft reads."""
+        return bool(self.aux_layers or self.aux_layer_ids)
+
+    def readings(self, era: Era | None = None, target_type: str | None = None) -> tuple[Reading, ...]:
+        """Return what the contract asks for as printed layers.
+
+        One reading when it is unambiguous or ``era`` is known; two, the older first, when config ids mean different
+        layers on the two sides of the version border; none when the contract names no layers.
+        """
+        if self.aux_layers is not None:
+            return (Reading(self.aux_layers, None, "printed layer numbers"),)
+        if not self.aux_layer_ids:
+            return ()
+        both = self._by_ids(self.aux_layer_ids, target_type)
+        if both[0].layers == both[1].layers:
+            return (Reading(both[0].layers, None, "config ids + 1, in every version"),)
+        return both if era is None else tuple(reading for reading in both if reading.era == era)
+
+    @staticmethod
+    def _by_ids(ids: tuple[int, ...], target_type: str | None) -> tuple[Reading, Reading]:
+        def reading(era: Era) -> Reading:
+            shift = shift_of(ids, era, target_type)
+            why = f"{ERA_WORDS[era]}: {'config ids + 1' if shift else 'the config ids themselves'}"
+            return Reading(tuple(sorted({one + shift for one in ids})), era, why)
+
+        return reading(OLD), reading(NEW)
+
+    def to_toml(self) -> str:
+        """Return it as a TOML file that :func:`load_contract` reads back to an equal contract."""
+        lines = [f"# {self.source}"]
+        for name in type(self).model_fields:
+            value = getattr(self, name)
+            if value is None or name == "source":
+                continue
+            lines.append(f"{name} = {json.dumps(list(value) if isinstance(value, tuple) else value)}")
+        return "\n".join(lines) + "\n"
+
+
+def load_contract(source: str | os.PathLike[str] | Mapping[str, Any] | Contract) -> Contract:
+    """Return the contract in a TOML file, a draft's ``config.json`` or its folder, or a mapping of TOML's keys.
+
+    Raises
+    ------
+    ContractError
+        with file and line where there is one: a missing or unreadable file, a key that does not exist, a value of
+        the wrong kind, a config that is not a draft's.
+
+    """
+    if isinstance(source, Contract):
+        return source
+    if isinstance(source, Mapping):
+        return _build({**source}, "contract", None)
+    path = Path(source)
+    if path.is_dir():
+        path = path / "config.json"
+    try:
+        raw = path.read_bytes()
+    except OSError as error:
+        raise ContractError(
+            f"cannot read the contract {path}",
+            why=error.strerror or str(error),
+            help="give a TOML file, a draft's config.json, or the folder that holds one",
+        ) from None
+    try:
+        text = raw.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        raise ContractError(f"{path} is no text file", help="give a TOML file or a draft's config.json") from None
+    return _from_json(text, str(path)) if text.lstrip().startswith("{") else _from_toml(text, path)
+
+
+def _from_toml(text: str, path: Path) -> Contract:
+    try:
+        values = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        place = re.search(r"\(at line (\d+), column (\d+)\)", str(error))
+        where = _where(str(path), text, int(place[1]), int(place[2])) if place else Where(str(path))
+        raise ContractError(
+            f"{path} is no contract",
+            where=where,
+            why=re.sub(r" \(at .*\)$", "", str(error)),
+            help="a contract is TOML (aux_layers = [3, 31, 59]) or the draft's config.json",
+        ) from None
+    taken: dict[str, Any] = {}
+    for key, read in (("draft_config", _config_values), ("target_config", _target_values)):
+        name = values.pop(key, None)
+        if name is not None:
+            taken |= read(*_beside(path, key, name, text))
+    return _build({**taken, **values}, str(path), text)
+
+
+def _beside(path: Path, key: str, name: Any, text: str) -> tuple[dict[str, Any], str, str]:
+    """Return the JSON values, text and name of a config that a TOML file names, relative to that file."""
+    if not isinstance(name, str):
+        raise ContractError(f"'{key}' must be the path of a config.json", where=_key_place(str(path), text, key))
+    beside = path.parent / name
+    if beside.is_dir():
+        beside = beside / "config.json"
+    try:
+        config = beside.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ContractError(
+            f"cannot read {beside}",
+            where=_key_place(str(path), text, key),
+            why=str(error),
+            help="paths in a contract are taken from the folder the contract stands in",
+        ) from None
+    return _json_values(config, str(beside)), config, str(beside)
+
+
+def _from_json(text: str, name: str) -> Contract:
+    values = _json_values(text, name)
+    return _build(_config_values(values, text, name), name, text)
+
+
+def _json_values(text: str, name: str) -> dict[str, Any]:
+    try:
+        values = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise ContractError(
+            f"{name} is no JSON file", where=_where(name, text, error.lineno, error.colno), why=error.msg
+        ) from None
+    if not isinstance(values, dict):
+        raise ContractError(f"{name} holds no config", why="a config.json is one object", where=Where(name, 1))
+    return values
+
+
+def _config_values(values: dict[str, Any], text: str, name: str) -> dict[str, Any]:
+    """Return the contract's values from a draft's config; unknown keys belong to others and are left alone."""
+    inner = next((values[key] for key in ("text_config", "transformer_layer_config") if key in values), None)
+    inner = inner if isinstance(inner, dict) else {}
+    eagle = values.get("eagle_config")
+    eagle = eagle if isinstance(eagle, dict) else {}
+    ids = eagle.get("eagle_aux_hidden_state_layer_ids", values.get("eagle_aux_hidden_state_layer_ids"))
+    classes = values.get("architectures")
+    architecture = classes[0] if isinstance(classes, list) and classes and isinstance(classes[0], str) else None
+    has_draft_keys = bool(eagle) or ids is not None or "draft_vocab_size" in values or "target_hidden_size" in values
+    if not has_draft_keys and architecture is not None and "eagle" not in architecture.lower():
+        raise ContractError(
+            f"{name} is not a draft's config",
+            where=_key_place(name, text, "architectures"),
+            why=f"its class is {architecture}, and it has neither eagle_config nor draft_vocab_size",
+            help="give the config.json of the draft (--speculative-draft-model-path); a TOML contract can name the"
+            " target's as target_config",
+        )
+    found = {
+        "aux_layer_ids": ids or None,
+        "num_aux_hidden_states": values.get("num_aux_hidden_states"),
+        "hidden_size": values.get("hidden_size", inner.get("hidden_size")),
+        "target_hidden_size": values.get("target_hidden_size"),
+        "vocab_size": values.get("vocab_size", inner.get("vocab_size")),
+        "draft_vocab_size": values.get("draft_vocab_size"),
+        "dtype": values.get("dtype", values.get("torch_dtype", inner.get("torch_dtype"))),
+        "architecture": architecture,
+    }
+    if eagle.get("use_aux_hidden_state") is False and ids is None:
+        found["num_aux_hidden_states"] = 1
+    return {key: value for key, value in found.items() if value is not None}
+
+
+def _target_values(values: dict[str, Any], _text: str, _name: str) -> dict[str, Any]:
+    """Return what the target's config says about it."""
+    inner = values.get("text_config")
+    inner = inner if isinstance(inner, dict) else {}
+    found = {
+        "target_num_hidden_layers": values.get("num_hidden_layers", inner.get("num_hidden_layers")),
+        "target_hidden_size": values.get("hidden_size", inner.get("hidden_size")),
+    }
+    return {key: value for key, value in found.items() if value is not None}
+
+
+# Where a config.json writes what the contract calls otherwise, for the place of an error.
+_JSON_NAMES = {
+    "aux_layer_ids": "eagle_aux_hidden_state_layer_ids",
+    "dtype": "torch_dtype",
+    "architecture": "architectures",
+}
+_KEYS = (*(name for name in Contract.model_fields if name != "source"), "draft_config", "target_config")
+
+
+def _build(values: dict[str, Any], name: str, text: str | None) -> Contract:
+    for key in values:
+        if key not in _KEYS:
+            raise ContractError(
+                f"a contract has no '{key}'",
+                where=_key_place(name, text, key),
+                why=did_you_mean(key, _KEYS),
+                note=f"it knows {', '.join(_KEYS)}",
+            )
+    try:
+        return Contract(**values, source=name)
+    except ValidationError as error:
+        first = error.errors()[0]
+        key = str(first["loc"][0]) if first["loc"] else ""
+        what = first["msg"].removeprefix("Value error, ")
+        got = first["input"]
+        raise ContractError(
+            f"'{key}' of {name} cannot be used" if key else f"{name} contradicts itself",
+            where=_key_place(name, text, key) if key else Where(name),
+            why=f"{what[0].lower()}{what[1:]}" + ("" if not key else f"; it is {got!r}"),
+            help="layers are lists of whole numbers, sizes are whole numbers above 0" if key else None,
+        ) from None
+
+
+def _key_place(name: str, text: str | None, key: str) -> Where:
+    """Return where a key stands in a TOML or JSON text."""
+    for word in (key, _JSON_NAMES.get(key, key)):
+        found = re.search(rf"(?m)^\s*(?:[{{,]\s*)?[\"']?({re.escape(word)})[\"']?\s*[=:]", text or "")
+        if found is not None and text is not None:
+            line = text.count("\n", 0, found.start(1)) + 1
+            column = found.start(1) - (text.rfind("\n", 0, found.start(1)) + 1) + 1
+            return _where(name, text, line, column, len(word))
+    return Where(name)
+
+
+def _where(name: str, text: str, line: int, column: int, length: int = 1) -> Where:
+    lines = text.splitlines()
+    return Where(name, line, column, lines[line - 1] if line <= len(lines) else "", length)
+
+
+def infer(items: Iterable[Item], source: str = "a run") -> Contract:
+    """Return the contract a good run shows: its layers as printed, how many states it joins and how wide they are.
+
+    Graph capture is left out. The most frequent set of layers counts.
+
+    Raises
+    ------
+    ContractError
+        when no target pass joins a hidden state, or when several sets of layers are about equally frequent.
+
+    """
+    sets: dict[tuple[int, ...], int] = {}
+    widths: dict[tuple[int, int, int], int] = {}
+    drafts: dict[int, int] = {}
+    depth: int | None = None
+    for item in items:
+        if not isinstance(item, ForwardPass) or item.during == "graph_capture" or not item.complete:
+            continue
+        if item.role == "draft" and item.input is not None:
+            embeds = item.input.payload.fields.get("embeds")
+            if isinstance(embeds, list) and embeds:
+                drafts[embeds[-1]] = drafts.get(embeds[-1], 0) + 1
+        plan = item.first_of("capture_plan")
+        if plan is not None and isinstance(plan.payload.fields.get("num_hidden_layers"), int):
+            depth = plan.payload.fields["num_hidden_layers"]
+        join, captures = item.join, item.captures
+        if item.role != "target" or join is None or not captures:
+            continue
+        layers = tuple(sorted({record.payload.layer for record in captures if record.payload.layer is not None}))
+        sets[layers] = sets.get(layers, 0) + 1
+        one, whole = captures[0].payload.width, join.payload.width
+        if one and whole and whole % one == 0:
+            key = (one, whole // one, len(layers))
+            widths[key] = widths.get(key, 0) + 1
+    if not sets or not widths:
+        raise ContractError(
+            f"{source} shows no joined hidden states",
+            why="no forward pass outside graph capture prints captures and the state they are joined to",
+            help="run the server with its debug prints and with --disable-cuda-graph, and try that log",
+        )
+    layers, times = max(sets.items(), key=lambda pair: pair[1])
+    if times * 2 <= sum(sets.values()):
+        found = ", ".join(str(list(one)) for one in sorted(sets, key=lambda one: -sets[one])[:3])
+        raise ContractError(f"{source} captures changing layers", why=f"no set is in most passes: {found}")
+    one, count, captured = max(widths.items(), key=lambda pair: pair[1])[0]
+    own = max(drafts.items(), key=lambda pair: pair[1])[0] if drafts else None
+    # An embedding that is printed but not joined is not asked for.
+    joined = tuple(layer for layer in layers if layer) if count < captured else layers
+    return Contract(
+        aux_layers=joined,
+        num_aux_hidden_states=count if count != len(joined) else None,
+        hidden_size=own,
+        target_hidden_size=one,
+        target_num_hidden_layers=depth,
+        source=f"inferred from {source}",
+    )
+
+
+def show(contract: Contract, *, era: Era | None = None, target_type: str | None = None) -> Report:
+    """Return the contract as a report: its fields, and every reading of its layers side by side."""
+    fields = Table([Column("field", always=True), Column("value", always=True)], title="contract")
+    for name in type(contract).model_fields:
+        value = getattr(contract, name)
+        if value is not None and name != "source":
+            fields.rows.append({"field": name, "value": list(value) if isinstance(value, tuple) else value})
+    layers = Table(
+        [Column("layers", always=True), Column("when"), Column("why", always=True)],
+        title="layers as SGLang prints them",
+        caption="a printed layer is the state before that decoder layer, so the output of the layer below it",
+    )
+    readings = contract.readings(era, target_type)
+    for reading in readings:
+        layers.rows.append({"layers": list(reading.layers), "when": reading.era or "every version", "why": reading.why})
+    notes = []
+    if not readings:
+        depth = contract.target_num_hidden_layers
+        example = f": {list(default_layers(depth))} for {depth} layers" if depth else ""
+        notes.append(f"it names no layers; SGLang then captures 2, n/2 and n - 3 of a target with n layers{example}")
+    if len(readings) > 1:
+        notes.append(
+            "the same ids mean other layers on the two sides of SGLang 0.5.13, and no log line says so:"
+            " give --sglang-version, or write aux_layers"
+        )
+    report = Report("contract", _headline(contract, readings), notes=notes)
+    report.tables = {"contract": fields, "layers": layers}
+    report.facts = {"source": contract.source, "states": contract.states}
+    return report
+
+
+def _headline(contract: Contract, readings: Sequence[Reading]) -> str:
+    count, width = contract.states, contract.state_width
+    joined = states(width * (count or DEFAULT_STATES), width) if width else f"{count or DEFAULT_STATES} states"
+    where = " or ".join(str(list(reading.layers)) for reading in readings) or "SGLang's default layers"
+    return f"The draft reads {joined}, from layers {where}."

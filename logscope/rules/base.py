@@ -1,0 +1,474 @@
+"""What every rule is made of: its code and promise, what it may ask, and how it keeps the onset of a fault.
+
+This module is responsible for the registry of rules, for :class:`Scene` (what is known of the server life a rule
+looks at), :class:`View` (one forward pass as rules see it) and :class:`Onset` (first bad pass, last good one, share).
+It must not know any single rule, nor how findings are put into a headline.
+
+A rule lives for one segment. It sees every pass and server line of it once and answers at the end; it keeps counts and
+the onset, never the passes, so a check runs on a stream with flat memory.
+"""
+
+from __future__ import annotations
+
+from importlib import resources
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar
+
+from logscope.model import CAPTURE_EVENTS, Finding, Place
+from logscope.queries.accept import Accept
+from logscope.queries.failures import Failures
+from logscope.queries.lineage import Follower, Identity, Trace, identity, same_head, same_norm
+from logscope.queries.words import count, percent
+from logscope.versions import EraWatch, Known
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from logscope.contract import Contract
+    from logscope.model import ForwardPass, Payload, Record, Segment, ServerEvent, Severity
+
+# Passes without a join that are remembered as possible pieces of the next one with a join.
+_PIECES = 8
+# Whole passes after which several writers that never agree are taken to be past the cut beginning of a log.
+_EDGE = 16
+GROUPS = ("shapes", "captures", "norms", "ranks", "acceptance", "failures", "parsing")
+
+_RULES: dict[str, type[Rule]] = {}
+_R = TypeVar("_R", bound="type[Rule]")
+
+
+def register(code: str, name: str, severity: Severity, *, group: str, needs: str) -> Any:
+    """Register a rule class under its fixed code.
+
+    ``severity`` is what the rule answers with when nothing lessens it; ``needs`` says what the log, or the contract,
+    must show for it to be decided, and becomes the reason when it is not.
+    """
+
+    def enter(rule: _R) -> _R:
+        rule.code, rule.name, rule.severity, rule.group, rule.needs = code, name, severity, group, needs
+        if code in _RULES:
+            raise ValueError(f"two rules are called {code}")
+        _RULES[code] = rule
+        return rule
+
+    return enter
+
+
+def rules() -> dict[str, type[Rule]]:
+    """Return every rule by code, in the order of the codes' families (S, H, N, A, R, C, E, L)."""
+    return {code: _RULES[code] for code in sorted(_RULES, key=lambda code: ("SHNARCEL".index(code[0]), code))}
+
+
+def page(code: str) -> str:
+    """Return the documentation page of a rule, Markdown.
+
+    The pages of docs/rules are the one source: a wheel carries them beside this package, a checkout finds them there.
+    """
+    packed = resources.files("logscope.rules").joinpath("pages", f"{code}.md")
+    if packed.is_file():
+        return packed.read_text(encoding="utf-8")
+    return (Path(__file__).parents[2] / "docs" / "rules" / f"{code}.md").read_text(encoding="utf-8")
+
+
+class Checked(NamedTuple):
+    """How much a rule looked at: a number, what was counted, and the worst value it saw (in words)."""
+
+    looked: int
+    unit: str = "pass"
+    worst: str | None = None
+
+
+class Scene:
+    """What is known of one server life: its contract, settings, era and, as passes go by, its widths and lineage.
+
+    hidden
+        width of one state of the target, from the captures; from ``forward_end``, the contract or the plan where
+        captures are not printed.
+    draft_hidden
+        width of the draft's own state, from the embeddings it reads.
+    accept, failures
+        the folds of the accept and errors queries over this segment, shared by the rules about them.
+    """
+
+    def __init__(self, segment: Segment, contract: Contract | None, given: Known | None) -> None:
+        self.segment = segment
+        self.contract = contract
+        self._given = given
+        self.watch = EraWatch(segment)
+        self.accept = Accept()
+        self.failures = Failures()
+        self.accept.see(segment)
+        self.failures.see(segment)
+        self.hidden: int | None = None
+        self.draft_hidden: int | None = None
+        self._followers: dict[tuple[Any, ...], Follower] = {}
+        self._since_target: dict[tuple[Any, ...], int] = {}
+        self._loose: dict[tuple[Any, ...], list[View]] = {}
+        self._whole: dict[tuple[tuple[Any, ...], str], int] = {}
+        self._full: dict[tuple[tuple[Any, ...], str], tuple[int, int]] = {}
+        self._topk: int | None = None
+        self.last_join: dict[tuple[Any, ...], View] = {}
+
+    @property
+    def era(self) -> Known:
+        """The era of SGLang: as the user gives it, else as the log tells it."""
+        return self._given if self._given is not None else self.watch.known()
+
+    @property
+    def is_eagle3(self) -> bool:
+        """False when server_args names another way of speculating (EAGLE, NEXTN, NGRAM) or none."""
+        args = self.segment.server_args
+        if "speculative_algorithm" not in args:
+            return not args or len(args) < 50  # a shortened line need not name it
+        return str(args["speculative_algorithm"]).upper() == "EAGLE3"
+
+    @property
+    def rows_may_differ(self) -> str | None:
+        """Return why rows of one pass need not agree (padding and scattering under data-parallel attention)."""
+        args = self.segment.server_args
+        if args.get("enable_dp_attention") or (self.segment.dp_size or 1) > 1:
+            return "under data-parallel attention rows are padded and scattered over ranks"
+        return None
+
+    @property
+    def topk(self) -> int | None:
+        """The topk of server_args; 1 when a draft decode of one row was seen, which no tree has."""
+        return self.segment.topk if self.segment.topk is not None else self._topk
+
+    def enter(self, item: ForwardPass, *, clean: bool) -> View:
+        """Return the view of the next pass, in order."""
+        key = item.group
+        order = self._since_target.get(key)
+        if item.role == "target":
+            self._since_target[key] = 0
+            order = None
+        elif order is not None:
+            self._since_target[key] = order + 1
+        if item.role == "draft" and item.phase == "decode" and item.rows == 1 and item.during != "graph_capture":
+            self._topk = 1
+        edge = not self._left_edge(item)
+        view = View(self, item, order, clean=clean, edge=edge, told_apart=self._told_apart(item))
+        loose = self._loose.setdefault(key, [])
+        if loose and (loose[-1].item.role != item.role or loose[-1].item.during != item.during):
+            loose.clear()
+        if view.join is None:
+            loose.append(view)
+            del loose[:-_PIECES]
+        else:
+            view.take_pieces(loose)
+            loose.clear()
+        self.hidden = view.hidden or self.hidden
+        self.draft_hidden = view.draft_hidden or self.draft_hidden
+        if item.during != "graph_capture":
+            self._follow(view)
+        return view
+
+    def _left_edge(self, item: ForwardPass) -> bool:
+        """Return whether the log is past its cut beginning, where passes lack records without a fault.
+
+        One writer is past it with its first whole pass. Several writers are cut at different places: they are past it
+        when all of them printed the same whole pass, at the latest after some whole ones (one rank may always differ).
+        """
+        side = (item.group, item.role)
+        whole = self._whole.get(side, 0)
+        if item.complete and whole < _EDGE:
+            several = item.expected_copies != 1
+            agreed = all(one.copies >= (item.expected_copies or 2) and not one.variants for one in item.records)
+            started = self.segment.server_args_line is not None
+            self._whole[side] = whole = _EDGE if not several or agreed or started else whole + 1
+        return whole >= _EDGE
+
+    def _told_apart(self, item: ForwardPass) -> bool:
+        """Return whether the copies of this pass are told apart from its neighbours': every record has all of them.
+
+        Where writers interleave, a record that misses a copy may have given it to another pass, or taken one. A
+        group in which hardly any pass has all copies is judged all the same: one writer prints less than the others.
+        """
+        expected = item.expected_copies
+        if expected is None or expected == 1:
+            return True
+        side = (item.group, item.role)
+        full, partial = self._full.get(side, (0, 0))
+        if all(record.copies == expected for record in item.records):
+            self._full[side] = (full + 1, partial)
+            return True
+        self._full[side] = (full, partial + 1)
+        return partial > 4 * full + _EDGE
+
+    def _follow(self, view: View) -> None:
+        item = view.item
+        follower = self._followers.setdefault(item.group, Follower())
+        if item.role == "target":
+            follower.target(item)
+            if view.join is not None:
+                self.last_join[item.group] = view
+            else:
+                self.last_join.pop(item.group, None)
+        else:
+            # After a verify with topk above 1 rows may stand in another order; an extend keeps them all.
+            view.trace = follower.draft(item, 1 if item.phase == "extend" else self.topk)
+
+
+class View:
+    """One forward pass as rules see it; what several rules need is worked out once, when first asked.
+
+    order
+        for a draft pass: how many draft passes came since the target's last one (0 = the first after it); None when
+        no target pass is known before it.
+    clean
+        False when damaged records stand among its lines: what is missing may have been lost in the log.
+    told_apart
+        False when copies of several interleaving writers may have got into another pass.
+    edge
+        True while its writers have not printed a whole pass of this role yet: the log begins in the middle of one.
+    pieces
+        passes before it that belong to the same forward although order, rows or layers do not fit: one forward prints
+        rising layers with equal rows, so a repeated or contradicting record begins a new pass.
+    """
+
+    __slots__ = (
+        "_identity", "captures", "clean", "draft_hidden", "edge", "hidden", "item", "join", "order", "pieces", "scene",
+        "told_apart", "trace",
+    )  # fmt: skip
+
+    def __init__(
+        self, scene: Scene, item: ForwardPass, order: int | None, *, clean: bool, edge: bool, told_apart: bool
+    ) -> None:
+        self.scene = scene
+        self.item = item
+        self.order = order
+        self.captures: list[Record] = []
+        self.clean = clean
+        self.edge = edge
+        self.told_apart = told_apart
+        self.pieces: tuple[View, ...] = ()
+        for record in item.records:
+            payload = record.first[3]
+            if not payload.usable:
+                self.clean = False
+            elif payload.event in CAPTURE_EVENTS:
+                self.captures.append(record)
+        self.join = item.join
+        self.hidden = self._hidden()
+        self.draft_hidden = _last_of(item.input.payload.fields.get("embeds")) if item.input is not None else None
+        self.trace: Trace | None = None
+        self._identity: Identity | None = None
+
+    def take_pieces(self, loose: Sequence[View]) -> None:
+        """Take the passes without a join right before this one as pieces of it, when only together they are one.
+
+        Target: together they capture as many layers as were joined, or everything was captured there and only the join
+        stands here. Draft: the input stands there, the rest here.
+        """
+        if not self.clean or not all(view.clean for view in loose):
+            return
+        for start in range(len(loose) - 1, -1, -1):
+            pieces = loose[start:]
+            if self._fits(pieces):
+                self.pieces = tuple(pieces)
+                self.edge = pieces[0].edge
+                return
+
+    def _fits(self, pieces: Sequence[View]) -> bool:
+        if self.item.role == "draft":
+            return len(pieces) == 1 and pieces[0].item.input is not None and self.item.input is None
+        theirs = [record for view in pieces for record in view.captures]
+        if not self.captures:
+            return bool(theirs) and len(theirs) == self.num_aux
+        if self.num_aux is None or any(view.item.first_of("forward_end") for view in pieces):
+            return False
+        layers: dict[int | None, Payload] = {}
+        for record in (*theirs, *self.captures):
+            before = layers.setdefault(record.payload.layer, record.payload)
+            # The same layer twice is a piece only when it says the same twice; else it is a pass of its own.
+            if not (same_norm(before, record.payload) and same_head(before, record.payload)):
+                return False
+        return len(layers) == self.num_aux
+
+    @property
+    def records(self) -> list[Record]:
+        """All records of the forward, those of earlier pieces included."""
+        return [record for view in self.pieces for record in view.item.records] + self.item.records
+
+    @property
+    def all_captures(self) -> list[Record]:
+        """All usable captures of the forward in printed order, those of earlier pieces included."""
+        return [record for view in self.pieces for record in view.captures] + self.captures
+
+    def _hidden(self) -> int | None:
+        """Return the width of one state of the target, as this pass prints it."""
+        if self.item.role != "target":
+            return None
+        for record in self.captures:
+            if record.payload.width:
+                return record.payload.width
+        end = self.item.first_of("forward_end")
+        if end is not None:
+            return end.payload.width or _last_of(_last_of(end.payload.fields.get("shapes")))
+        return None
+
+    @property
+    def judged(self) -> bool:
+        """True when norm and capture rules may look at it: real input, its own records, not at the log's cut edge."""
+        return self.item.during != "graph_capture" and not self.edge and self.told_apart and self.item.rows != 0
+
+    @property
+    def num_aux(self) -> int | None:
+        """How many states were joined, as the join prints it, else as ``forward_end`` does."""
+        end = self.item.first_of("forward_end")
+        for record in (self.join, end):
+            if record is not None:
+                for key in ("num_aux", "count"):
+                    value = record.payload.fields.get(key)
+                    if isinstance(value, int):
+                        return value
+        shapes = end.payload.fields.get("shapes") if end is not None else None
+        return len(shapes) if isinstance(shapes, list) else None
+
+    @property
+    def identity(self) -> Identity | None:
+        """How its joined state relates to its captures; None without both, or when not all rows were kept."""
+        if self._identity is None and self.join is not None and self.captures:
+            rows = self.captures[0].payload.rows
+            if rows is None or self.join.payload.rows in (rows, None):
+                self._identity = identity(self.captures, self.join.payload, self.num_aux)
+        return self._identity
+
+    @property
+    def joined(self) -> tuple[Record, ...] | None:
+        """The captures that were joined, None when that cannot be told.
+
+        All of them when as many were joined; without the embedding when one fewer was (it is printed, not joined);
+        the subset whose norms fit otherwise.
+        """
+        wanted = self.num_aux
+        if wanted is None or wanted == len(self.captures):
+            return tuple(self.captures) if wanted is not None or self.join is not None else None
+        found = self.identity
+        if found is not None and found.holds and len(found.joined) == wanted:
+            return found.joined
+        layers = [record for record in self.captures if not is_embedding(record.payload)]
+        return tuple(layers) if len(layers) == wanted else None
+
+    def lines(self, *records: Record | None) -> str:
+        """Return ``lines 80, 83, 86``, the records' places for the eye."""
+        numbers = [str(record.line) for record in records if record is not None]
+        return f"line{'s' * (len(numbers) > 1)} {', '.join(numbers)}"
+
+
+def is_embedding(payload: Payload) -> bool:
+    """Return whether a capture is the embedding output: layer 0, the state before any decoder layer."""
+    return payload.event == "embed_capture" or payload.layer == 0
+
+
+def _last_of(value: Any) -> Any:
+    return value[-1] if isinstance(value, (list, tuple)) and value else None
+
+
+class Onset:
+    """First bad pass, the last good one before it, how many of how many are bad."""
+
+    __slots__ = ("_last_good", "bad", "detail", "first", "good_before", "last_bad_number", "place", "seen", "since")
+
+    def __init__(self) -> None:
+        self.seen = self.bad = self.since = 0
+        self.first: ForwardPass | None = None
+        self.place: Place | None = None
+        self.detail: Any = None
+        self.good_before: tuple[int, Place] | None = None
+        self.last_bad_number: int | None = None
+        self._last_good: tuple[int, Place] | None = None
+
+    def good(self, item: ForwardPass) -> None:
+        """Take a pass that is as it should be."""
+        self.seen += 1
+        if self.first is not None:
+            self.since += 1
+        else:
+            self._last_good = (item.number, item.place)
+
+    def fault(self, item: ForwardPass, record: Record | None = None, detail: Any = None) -> bool:
+        """Take a pass that is not, with the record that shows it; return whether it is the first."""
+        self.seen += 1
+        self.bad += 1
+        self.since += 1
+        self.last_bad_number = item.number
+        if self.first is not None:
+            return False
+        self.first = item
+        self.place = Place(item.file, record.line) if record is not None else item.place
+        self.detail = detail
+        self.good_before = self._last_good
+        return True
+
+    def __bool__(self) -> bool:
+        """Return whether something is bad."""
+        return self.bad > 0
+
+    @property
+    def words(self) -> str:
+        """Since when and how often, for the evidence of a finding."""
+        if self.first is None:
+            return "never"
+        share = f"{self.bad:,} of {count(self.seen, 'pass')} ({percent(self.bad, self.seen)})"
+        if self.bad == self.seen:
+            return f"in {'the only pass' if self.seen == 1 else f'all {self.seen:,} passes'} looked at"
+        if self.good_before is None:
+            return f"from the first pass on, {share}"
+        number, place = self.good_before
+        later = "" if self.since == self.seen or self.bad == 1 else f"; {self.bad:,} of {self.since:,} since then"
+        return (
+            f"{share}; first in {pass_name(self.first)}{later}; the last good one before it is pass {number} ({place})"
+        )
+
+
+def pass_name(item: ForwardPass) -> str:
+    """Return ``target verify pass 12``; the phase is left out where it is not known."""
+    phase = "" if item.phase == "unknown" else f"{item.phase} "
+    return f"{item.role} {phase}pass {item.number}"
+
+
+class Rule:
+    """One rule, for one segment. A subclass says what it sees and what it answers."""
+
+    code: ClassVar[str]
+    name: ClassVar[str]
+    severity: ClassVar[Severity]
+    group: ClassVar[str]
+    needs: ClassVar[str]
+
+    def __init__(self, scene: Scene) -> None:
+        self.scene = scene
+        self.looked = 0
+
+    def see(self, view: View) -> None:
+        """Take one forward pass."""
+
+    def server(self, event: ServerEvent) -> None:
+        """Take one server line, unparsed or stray record."""
+
+    def findings(self) -> Iterator[Finding]:
+        """Answer. May be asked again after more was seen."""
+        yield from ()
+
+    def checked(self) -> Checked:
+        """How much was looked at; 0 means that the rule could not be decided."""
+        return Checked(self.looked)
+
+    def why_not(self) -> str:
+        """Why it could not be decided."""
+        return self.needs
+
+    def finding(
+        self,
+        message: str,
+        where: Place | None,
+        *,
+        severity: Severity | None = None,
+        expected: str | None = None,
+        actual: str | None = None,
+        evidence: str | None = None,
+        help: str | None = None,  # noqa: A002 - the field's own name
+    ) -> Finding:
+        """Return a finding of this rule."""
+        return Finding(self.code, severity or self.severity, message, where, expected, actual, evidence, help)

@@ -1,0 +1,551 @@
+"""Rules about what is captured: in which passes, in which mode, from which layers.
+
+This module is responsible for H101 to H105. It must not look at norms beyond what tells a printed state from a joined
+one.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from logscope.model import Place, states
+from logscope.queries.words import count, layer_list
+from logscope.rules.base import Checked, Onset, Rule, is_embedding, pass_name, register
+from logscope.versions import ERA_WORDS, default_layers
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from logscope.contract import Reading
+    from logscope.model import Finding, Payload, ServerEvent
+    from logscope.rules.base import Scene, View
+
+_MOST_SETS = 64
+# Passes that lack layers, and passes that have them twice, from which on both come from mixed-up writers.
+_MIXED = 3
+
+
+@register(
+    "H101",
+    "none-in-verify",
+    "error",
+    group="captures",
+    needs="verify passes of real requests, or rounds of the draft around them, outside CUDA graphs",
+)
+class NoneInVerify(Rule):
+    """Serving verify passes have no hidden capture, and no graph explains it."""
+
+    def __init__(self, scene: Scene) -> None:
+        super().__init__(scene)
+        self._onset = Onset()
+        self._captures_in_extend = False
+        self._graph = False
+        # Rounds between two printed target passes, by the statistics lines and by the draft's own prints.
+        self._silent_rounds: dict[tuple[Any, ...], ServerEvent | View] = {}
+        self._silent: tuple[Place, Place] | None = None
+
+    def see(self, view: View) -> None:
+        """Look for captures in a verify pass; for rounds that no target pass belongs to."""
+        item = view.item
+        if item.during != "serving" or not item.complete:
+            return
+        if item.role == "draft":
+            # A second draft_extend without a target pass between them: a verify ran and printed nothing.
+            if item.phase == "draft_extend" and (view.order or 0) > 0:
+                self._silent_rounds.setdefault(item.group, view)
+            return
+        if item.phase == "verify":
+            self.looked += 1
+            self._silent_rounds.pop(item.group, None)
+            if view.captures:
+                self._onset.good(item)
+            elif view.clean:
+                self._onset.fault(item)
+            return
+        if view.captures:
+            self._captures_in_extend = True
+            # Prints go on after the silent rounds, so they were not simply switched off.
+            before = self._silent_rounds.pop(item.group, None) or self._silent_rounds.pop((), None)
+            if before is not None and not self._graph and self._silent is None:
+                place = before.item.place if hasattr(before, "item") else before.place
+                self._silent = (place, item.place)
+            self._graph = False
+
+    def server(self, event: ServerEvent) -> None:
+        """Take a statistics line: rounds were run; with or without a graph."""
+        fields = event.payload.fields
+        if event.payload.event != "decode_stats" or event.during != "serving":
+            return
+        if any(fields.get(name) is True for name in ("cuda_graph", "npu graph", "cpu graph")):
+            self._graph = True
+        elif fields.get("accept_len") is not None and fields.get("cuda_graph") is False and self._captures_in_extend:
+            self._silent_rounds.setdefault((), event)
+
+    def findings(self) -> Iterator[Finding]:
+        """Answer when most verify passes have no capture, or none is printed at all."""
+        graphs = self.scene.segment.graphs_captured
+        if self._onset and not graphs and self._onset.bad * 2 > self._onset.since:
+            yield self.finding(
+                "Verify passes have no hidden capture, and no CUDA graph explains it.",
+                self._onset.place,
+                expected="hidden captures in every verify",
+                actual="none",
+                evidence=self._onset.words,
+                help="the target captures in extend only: look at the condition around its capture code",
+            )
+        elif self._silent is not None and not self.looked and not graphs:
+            first, last = self._silent
+            yield self.finding(
+                "Extends print hidden captures, verifies print none, and the rounds ran without CUDA graphs.",
+                first,
+                severity="warning",
+                expected="hidden captures in every verify",
+                actual="no verify is printed",
+                evidence=f"rounds were run at {first}, and the next extend at {last} prints captures again",
+                help="the target captures in extend only, or its prints stand in the extend branch only",
+            )
+
+    def checked(self) -> Checked:
+        """Verify passes looked at."""
+        return Checked(self.looked + (self._silent is not None))
+
+    def why_not(self) -> str:
+        """Graphs hide verifies; else nothing tells that there were any."""
+        if self._graph or self.scene.segment.graphs_captured:
+            return "verify passes ran in CUDA graphs, where nothing prints (L103)"
+        return super().why_not()
+
+
+@register(
+    "H102",
+    "hidden-mode",
+    "error",
+    group="captures",
+    needs="the joined state of a target pass with its capture_hidden_mode, or with fewer rows than its captures",
+)
+class HiddenMode(Rule):
+    """capture_hidden_mode is not FULL where the draft needs every row: in target extend and verify."""
+
+    def __init__(self, scene: Scene) -> None:
+        super().__init__(scene)
+        self._onsets: dict[str, Onset] = {}
+
+    def see(self, view: View) -> None:
+        """Look at the mode of a target pass's join; a mode that is printed as a number is confirmed by rows."""
+        item, join = view.item, view.join
+        if item.role != "target" or join is None or not view.judged or not self.scene.is_eagle3:
+            return
+        mode = join.payload.mode
+        rows = view.captures[0].payload.rows if view.captures else item.rows
+        have = join.payload.rows
+        fewer = rows is not None and have is not None and have < rows
+        if mode is not None and not mode.isdigit():
+            fault = mode not in ("FULL", "2")
+        elif rows is not None and have is not None and not self.scene.rows_may_differ:
+            fault = fewer
+        else:
+            return
+        self.looked += 1
+        onset = self._onsets.setdefault(item.phase, Onset())
+        if fault:
+            onset.fault(item, join, (mode, rows, have))
+        else:
+            onset.good(item)
+
+    def findings(self) -> Iterator[Finding]:
+        """Answer once for each phase."""
+        for phase, onset in self._onsets.items():
+            if not onset:
+                continue
+            mode, rows, have = onset.detail
+            name = mode if mode is not None and not mode.isdigit() else f"{mode or 'a mode'} that keeps fewer rows"
+            kept = f": {count(have, 'row')} of {rows} kept" if rows is not None and have is not None else ""
+            what = "" if phase == "unknown" else f" {phase}"
+            yield self.finding(
+                f"The target's{what} passes keep hidden states in mode {name} where the draft needs FULL{kept}.",
+                onset.place,
+                expected="FULL",
+                actual=name,
+                evidence=onset.words,
+                help="the draft reads a state for every token: use FULL for target extend and verify",
+            )
+
+
+def _words(reading: Reading) -> str:
+    """Return the version a reading holds for, in words."""
+    return "any SGLang" if reading.era is None else ERA_WORDS[reading.era]
+
+
+class _Set:
+    """All passes that captured one set of layers."""
+
+    __slots__ = ("before", "count", "first", "joined", "lines", "place", "states")
+
+    def __init__(self, view: View, before: View | None) -> None:
+        self.count = 0
+        self.first = view.item
+        self.place = Place(view.item.file, view.records[0].line)
+        self.before = None if before is None else (before.item.number, before.item.place)
+        self.states = view.num_aux
+        self.lines = [record.line for record in view.all_captures]
+
+
+class _Layers(NamedTuple):
+    """The decoder layers one pass captured, sorted; ``twice`` more than once; ``rising``: printed in layer order."""
+
+    layers: tuple[int, ...]
+    twice: tuple[int, ...] = ()
+    rising: bool = True
+
+
+@register(
+    "H103",
+    "layers",
+    "error",
+    group="captures",
+    needs="captures with their layer numbers, and a contract that names layers (or a set that changes during the run)",
+)
+class LayerSet(Rule):
+    """The captured layers are not those of the contract, or change during the run."""
+
+    def __init__(self, scene: Scene) -> None:
+        super().__init__(scene)
+        self._sets: dict[_Layers, _Set] = {}
+        self._last: dict[tuple[Any, ...], View] = {}
+        self._asked_embedding = scene.contract is not None and any(
+            0 in reading.layers for reading in scene.contract.readings()
+        )
+
+    def see(self, view: View) -> None:
+        """Take the layers of one target pass."""
+        item = view.item
+        if item.role != "target" or not view.all_captures or not view.judged or not view.clean:
+            return
+        if view.join is None and item.first_of("forward_end") is None:
+            return  # single prints, or a piece of the next pass
+        self.looked += 1
+        captured = self._layers(view)
+        known = self._sets.get(captured)
+        if known is None and len(self._sets) < _MOST_SETS:
+            known = self._sets[captured] = _Set(view, self._last.get(item.group))
+        if known is not None:
+            known.count += 1
+        self._last[item.group] = view
+
+    def _layers(self, view: View) -> _Layers:
+        order: list[int] = []
+        joined = view.joined
+        for record in view.all_captures:
+            layer = record.payload.layer
+            # The embedding is H104's, unless the contract asks for it; a state that is printed and not joined is none.
+            if layer is None or (is_embedding(record.payload) and not self._asked_embedding):
+                continue
+            if layer == 0 and joined is not None and record not in joined:
+                continue
+            copies = record.copies // view.item.expected_copies if view.item.expected_copies else 1
+            order += [layer] * max(1, copies)
+        once = list(dict.fromkeys(order))
+        twice = tuple(sorted(layer for layer in once if order.count(layer) > 1))
+        return _Layers(tuple(sorted(once)), twice, once == sorted(once))
+
+    @property
+    def _main(self) -> _Layers | None:
+        return max(self._sets, key=lambda one: self._sets[one].count, default=None)
+
+    def findings(self) -> Iterator[Finding]:
+        """Answer for the run's usual set against the contract, then for every set that differs from the usual one."""
+        main = self._main
+        if main is None:
+            return
+        yield from self._against_contract(main)
+        others = sorted((pair for pair in self._sets.items() if pair[0] != main), key=lambda pair: pair[1].first.line)
+        twice = sum(seen.count for other, seen in others if other.twice)
+        less = sum(seen.count for other, seen in others if len(other.layers) < len(main.layers))
+        if twice >= _MIXED and less >= _MIXED:
+            yield self._mixed(twice + less, others[0][1])
+            return
+        for other, seen in others:
+            yield self._change(main, other, seen)
+
+    def _mixed(self, times: int, seen: _Set) -> Finding:
+        """Answer where passes both lack layers and have them twice: prints of several writers that look like one."""
+        return self.finding(
+            f"In {count(times, 'target pass', 'target passes')} layers are missing or stand twice: several writers"
+            " print unmarked into this log, and their passes cannot be told apart.",
+            seen.place,
+            severity="note",
+            help="give each rank a prefix or a file of its own to have its layers checked",
+        )
+
+    def _against_contract(self, main: _Layers) -> Iterator[Finding]:
+        contract = self.scene.contract
+        if contract is None:
+            return
+        watch, era = self.scene.watch, self.scene.era
+        readings = contract.readings(era.era, watch.target_type)
+        if not readings:
+            yield from self._default(main)
+            return
+        if any(main.layers == reading.layers for reading in readings):
+            if len(readings) > 1:
+                yield self._either(main, readings, era.how)
+            return
+        every = contract.readings(None, watch.target_type)
+        other = next((reading for reading in every if reading.layers == main.layers), None)
+        expected = readings[0]
+        how = "" if era.era is None or expected.era is None else f" ({era.how})"
+        yield self.finding(
+            f"The captured layers are not the contract's: {self._compare(main.layers, expected.layers)}.",
+            self._sets[main].place,
+            severity="warning" if other is not None else self.severity,
+            expected=" or ".join(layer_list(reading.layers) for reading in readings),
+            actual=layer_list(main.layers),
+            evidence=f"{self._share(main)}; {expected.why}{how}",
+            help=self._advice(main, other),
+        )
+
+    def _either(self, main: _Layers, readings: Sequence[Reading], how: str) -> Finding:
+        fits = next(reading for reading in readings if reading.layers == main.layers)
+        misses = next(reading for reading in readings if reading.layers != main.layers)
+        return self.finding(
+            f"The captured layers fit the contract if this is {_words(fits)}; {_words(misses)} should capture"
+            f" {layer_list(misses.layers)}.",
+            self._sets[main].place,
+            severity="note",
+            expected=f"{layer_list(fits.layers)} ({_words(fits)}), {layer_list(misses.layers)} ({_words(misses)})",
+            actual=layer_list(main.layers),
+            evidence=f"{how}; {self._share(main)}",
+            help="the same checkpoint is one layer off across that upgrade, silently: give --sglang-version, or write"
+            " aux_layers in the contract",
+        )
+
+    def _default(self, main: _Layers) -> Iterator[Finding]:
+        """Compare with the layers SGLang takes when the config names none: 2, n/2, n - 3."""
+        contract = self.scene.contract
+        if contract is None or contract.states not in (None, 3) or not main.layers:
+            return
+        depth = contract.target_num_hidden_layers or main.layers[-1] + 3
+        if main.layers == default_layers(depth):
+            return
+        known = contract.target_num_hidden_layers is not None
+        yield self.finding(
+            "The contract names no layers, and the captured ones are not what SGLang takes then.",
+            self._sets[main].place,
+            severity="warning" if known else "note",
+            expected=layer_list(default_layers(depth))
+            if known
+            else "layers 2, n/2 and n - 3 of a target with n layers",
+            actual=layer_list(main.layers),
+            evidence=self._share(main),
+            help="the draft's config.json should name eagle_aux_hidden_state_layer_ids under eagle_config",
+        )
+
+    @staticmethod
+    def _compare(have: tuple[int, ...], want: tuple[int, ...]) -> str:
+        shifts = {one - other for one, other in zip(have, want, strict=False)}
+        if len(have) == len(want) and len(shifts) == 1:
+            by = shifts.pop()
+            return f"{layer_list(have)} are shifted by {'one' if abs(by) == 1 else abs(by)} from {layer_list(want)}"
+        parts = []
+        for name, layers in (("missing", set(want) - set(have)), ("extra", set(have) - set(want))):
+            if layers:
+                parts.append(f"{layer_list(sorted(layers))} {name}")
+        return "; ".join(parts)
+
+    def _advice(self, main: _Layers, other: Reading | None) -> str:
+        contract = self.scene.contract
+        if main.layers and main.layers == default_layers(main.layers[-1] + 3):
+            hint = (
+                "these are the layers SGLang takes when the draft's config names none: ids that stand outside of"
+                " eagle_config are not read"
+            )
+            if other is None:
+                return hint
+            return f"{hint}; or the contract's ids are meant as {_words(other)} reads them"
+        if other is not None:
+            return f"the ids are meant as {_words(other)} reads them: shift eagle_aux_hidden_state_layer_ids by one"
+        named = "aux_layers" if contract is not None and contract.aux_layers else "eagle_aux_hidden_state_layer_ids"
+        return f"compare {named} of the contract with the config.json the server loaded"
+
+    def _share(self, layers: _Layers) -> str:
+        return f"{self._sets[layers].count:,} of {count(self.looked, 'target pass', 'target passes')}"
+
+    def _change(self, main: _Layers, other: _Layers, seen: _Set) -> Finding:
+        missing = tuple(layer for layer in main.layers if layer not in other.layers)
+        extra = tuple(layer for layer in other.layers if layer not in main.layers)
+        parts = []
+        if missing:
+            parts.append(f"{layer_list(missing)} missing")
+        if extra:
+            parts.append(f"{layer_list(extra)} extra")
+        if other.twice and not main.twice:
+            parts.append(f"{layer_list(other.twice)} captured twice (extra)")
+        if other.rising is False and main.rising:
+            parts.append("printed out of layer order")
+        lost = missing and not extra and seen.states is not None and seen.states == len(main.layers)
+        before = "" if seen.before is None else f"; the pass before it is {seen.before[0]} ({seen.before[1]})"
+        return self.finding(
+            f"The captured layers change during the run: {', '.join(parts) or 'layer order again'} in"
+            f" {pass_name(seen.first)}.",
+            seen.place,
+            severity="warning" if lost else self.severity,
+            expected=layer_list(main.layers),
+            actual=layer_list(other.layers) + (f", {layer_list(other.twice)} twice" if other.twice else ""),
+            evidence=f"{self._share(other)}; captures at lines {', '.join(map(str, seen.lines))}{before}",
+            help="the joined state still has all of them: the line is missing in the log, not the state in the join"
+            if lost
+            else "something switches captures on and off while the server runs",
+        )
+
+    def checked(self) -> Checked:
+        """Target passes looked at, when there is something to compare them with."""
+        contract = self.scene.contract
+        worth = self.looked if contract is not None or len(self._sets) > 1 or self.looked > 1 else 0
+        seen = "; ".join(layer_list(one.layers) for one in list(self._sets)[:4])
+        return Checked(worth, "pass", seen or None)
+
+
+@register(
+    "H104",
+    "embedding",
+    "error",
+    group="captures",
+    needs="target passes that print both their captures and how many states they joined",
+)
+class Embedding(Rule):
+    """The embedding output is among the joined states, and the contract does not ask for it."""
+
+    def __init__(self, scene: Scene) -> None:
+        super().__init__(scene)
+        self._onset = Onset()
+
+    def see(self, view: View) -> None:
+        """Look whether the embedding was joined."""
+        if view.item.role != "target" or not view.captures or view.item.rows == 0 or view.edge:
+            return
+        if not view.told_apart:
+            return
+        joined = view.joined
+        if joined is None:
+            return
+        self.looked += 1
+        record = next((one for one in joined if is_embedding(one.payload)), None)
+        if record is None:
+            self._onset.good(view.item)
+        else:
+            self._onset.fault(view.item, record, (record, view.join, len(joined)))
+
+    def findings(self) -> Iterator[Finding]:
+        """Answer unless the contract asks for layer 0."""
+        if not self._onset:
+            return
+        contract, era = self.scene.contract, self.scene.era.era
+        readings = contract.readings(era, self.scene.watch.target_type) if contract is not None else ()
+        if any(0 in reading.layers for reading in readings):
+            return
+        record, join, joined = self._onset.detail
+        hidden = self.scene.hidden
+        if contract is not None and contract.names_layers:
+            severity, asked = self.severity, f"the contract asks for {layer_list(readings[0].layers)}"
+        else:
+            severity, asked = "warning", "no contract says that the draft reads it"
+        width = states(join.payload.width, hidden) if join is not None else count(joined, "state")
+        residual = record.payload.fields.get("residual_is_none")
+        proof = " (residual_is_none=True)" if residual is True else ""
+        yield self.finding(
+            f"The embedding output is among the {joined} joined states: {width}.",
+            self._onset.place,
+            severity=severity,
+            expected="decoder layers only",
+            actual=f"the embedding and {count(joined - 1, 'layer')}",
+            evidence=f"line {record.line}{proof}; {asked}; {self._onset.words}",
+            help="remove its id from eagle_aux_hidden_state_layer_ids, or give the contract of a draft that reads it",
+        )
+
+
+@register(
+    "H105",
+    "impossible-layer",
+    "error",
+    group="captures",
+    needs="the target's number of layers: a capture plan, the target's config, or target_num_hidden_layers",
+)
+class ImpossibleLayer(Rule):
+    """A requested layer can never be captured in this target."""
+
+    def __init__(self, scene: Scene) -> None:
+        super().__init__(scene)
+        self._plan: tuple[Payload, Place] | None = None
+        self._captured: set[int] = set()
+        self._joined: tuple[int, Place] | None = None
+        self._first: Place | None = None
+
+    def see(self, view: View) -> None:
+        """Take a capture plan, and what was really captured and joined."""
+        item = view.item
+        plan = item.first_of("capture_plan")
+        if plan is not None:
+            self._take(plan.payload, Place(item.file, plan.line))
+        if item.role != "target":
+            return
+        self._first = self._first or item.place
+        for record in view.captures:
+            if record.payload.layer is not None:
+                self._captured.add(record.payload.layer)
+        if view.join is not None and view.num_aux is not None and self._joined is None:
+            self._joined = (view.num_aux, Place(item.file, view.join.line))
+
+    def server(self, event: ServerEvent) -> None:
+        """Take a capture plan that stands between passes."""
+        if event.payload.event == "capture_plan":
+            self._take(event.payload, event.place)
+
+    def _take(self, payload: Payload, place: Place) -> None:
+        if self._plan is None and payload.usable:
+            self._plan = (payload, place)
+
+    def _asked(self) -> tuple[tuple[int, ...], int, Place | None, str] | None:
+        """Return (layers asked for, depth of the target, where, how it is known)."""
+        contract = self.scene.contract
+        depth = contract.target_num_hidden_layers if contract is not None else None
+        if self._plan is not None:
+            payload, place = self._plan
+            layers, printed = payload.fields.get("layers_to_capture"), payload.fields.get("num_hidden_layers")
+            depth = printed if isinstance(printed, int) else depth
+            if isinstance(layers, list) and depth is not None:
+                return tuple(layers), depth, place, "the capture plan"
+        readings = contract.readings(self.scene.era.era, self.scene.watch.target_type) if contract is not None else ()
+        if depth is None or not readings:
+            return None
+        # With two readings only what is impossible in both is certain.
+        common = set(readings[0].layers).intersection(*(reading.layers for reading in readings[1:]))
+        beyond = {layer for layer in readings[0].layers if all(max(one.layers) >= depth for one in readings)}
+        layers = sorted(common if len(readings) == 1 else common | beyond)
+        return tuple(layers), depth, self._first, "the contract"
+
+    def findings(self) -> Iterator[Finding]:
+        """Answer for the layers that no pass of this target can reach."""
+        asked = self._asked()
+        if asked is None:
+            return
+        layers, depth, place, how = asked
+        never = [layer for layer in layers if (layer >= depth or layer < 0) and layer not in self._captured]
+        if not never or (self._joined is not None and self._joined[0] >= len(layers)):
+            return  # newer targets can capture the state behind their last layer: then all states arrived
+        arrived = f"; {count(self._joined[0], 'state')} arrived ({self._joined[1]})" if self._joined is not None else ""
+        shifted = ""
+        requested = self._plan[0].fields.get("requested") if self._plan is not None else None
+        if isinstance(requested, list) and [one + 1 for one in requested] == list(layers):
+            shifted = f"; the plan is shifted by one from the ids {requested}"
+        yield self.finding(
+            f"{layer_list(never).capitalize()} can never be captured: the target has {depth} layers, 0 to {depth - 1}.",
+            place,
+            expected=f"layers 0 to {depth - 1}",
+            actual=layer_list(layers),
+            evidence=f"{how}{shifted}{arrived}",
+            help="SGLang captures before a layer runs: a layer id equal to the number of layers is never reached",
+        )
+
+    def checked(self) -> Checked:
+        """Plans looked at."""
+        return Checked(0 if self._asked() is None else 1, "plan")

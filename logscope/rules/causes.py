@@ -1,0 +1,141 @@
+"""Which finding is the cause and which ones it explains: the headline of ``check``.
+
+This module is responsible for ranking findings by causality, never by their number, and for the one sentence that
+names the most likely cause. It must not look at a run: it sees findings and what was checked.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from logscope.queries.words import and_list, count
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from logscope.model import Finding
+
+# From the set-up down to what a person notices. Among findings that nothing explains, the earlier one is named.
+ORDER = (
+    "H105", "S101", "H104", "S104", "H103", "H102", "H101",
+    "N102", "N103", "N107", "N101", "R101", "S103", "S102",
+    "N104", "N105", "N106",
+    "C101", "E102", "E101",
+    "A102", "A101", "A103", "A104",
+    "L101", "L102", "L103", "L104",
+)  # fmt: skip
+_LOW = frozenset({"A101", "A103"})
+# cause -> what follows from it.
+EXPLAINS: Mapping[str, frozenset[str]] = {
+    "C101": frozenset({"H103", "S101", "N101"}),
+    "H105": frozenset({"S101", "E101", "E102"}) | _LOW,
+    "H104": frozenset({"E101", "E102"}) | _LOW,
+    "H103": frozenset({"S101", "S104", "E101", "E102"}) | _LOW,
+    # A state too many is the embedding's: both codes name one fault, and the width is what stops the draft.
+    "S101": frozenset({"H104", "S104", "E101", "E102", "L104"}) | _LOW,
+    "S104": _LOW,
+    "H102": frozenset({"S102", "N105", "N106", "E101", "E102"}) | _LOW,
+    "H101": frozenset({"N106"}) | _LOW,
+    "S102": frozenset({"E101", "E102", "N104", "N106"}) | _LOW,
+    "S103": frozenset({"R101", "E101", "E102"}),
+    "R101": _LOW | {"N104", "N106"},
+    "N101": frozenset({"A102", "E101", "N102", "N104", "N105", "N106"}) | _LOW,
+    "N102": frozenset({"N103", "N104", "N105"}) | _LOW,
+    "N103": frozenset({"N104", "N105"}) | _LOW,
+    "N104": frozenset({"N105", "N106"}) | _LOW,
+    "N105": frozenset({"N106"}) | _LOW,
+    "N106": _LOW,
+    "N107": frozenset({"N104", "N105"}) | _LOW,
+    "E102": frozenset({"E101"}),
+    "L103": frozenset({"H101"}),
+}
+_IDENTITIES = ("N104", "N105", "N106")
+_STRENGTH = {"error": 0, "warning": 1, "note": 2}
+_EFFECTS = {
+    "A101": "that nothing is accepted",
+    "A102": "that everything is accepted, which is no good sign",
+    "A103": "the fall of acceptance",
+    "E101": "the exception",
+    "E102": "the size error",
+    "S101": "the joined width",
+    "S104": "the skipped fc",
+    "S102": "the rows",
+    "N101": "the non-finite values",
+    "N104": "the norms that do not add up",
+    "N105": "the join's first values",
+    "N106": "the draft's input",
+    "H103": "the captured layers",
+}
+
+
+def ranked(findings: Iterable[Finding]) -> list[Finding]:
+    """Return findings, the most causal first: what nothing explains, the strong before the weak, then by ORDER."""
+    every = list(findings)
+    explained = _explained(every)
+
+    def key(finding: Finding) -> tuple[int, int, int, str, int]:
+        place = finding.where
+        return (
+            _STRENGTH[finding.severity],
+            int(finding.rule in explained),
+            ORDER.index(finding.rule),
+            "" if place is None else place.file,
+            0 if place is None else place.line,
+        )
+
+    return sorted(every, key=key)
+
+
+def _explained(findings: Sequence[Finding]) -> set[str]:
+    """Return the codes that another finding, itself not a mere note, explains."""
+    out: set[str] = set()
+    for finding in findings:
+        if finding.severity != "note":
+            out |= EXPLAINS.get(finding.rule, frozenset())
+    present = {finding.rule for finding in findings}
+    return {code for code in out if code in present}
+
+
+def headline(findings: Sequence[Finding], checked: Mapping[str, int], passes: tuple[int, int], unchecked: int) -> str:
+    """Return the one sentence of a check.
+
+    ``findings`` are ranked; ``checked`` says how much each rule looked at; ``passes`` are those of target and draft;
+    ``unchecked`` is how many rules could not be decided.
+    """
+    serious = [finding for finding in findings if finding.severity != "note"]
+    if serious:
+        return _cause(serious, checked)
+    looked = sum(1 for number in checked.values() if number)
+    if not any(checked.get(code) for code in ORDER if code[0] in "SHNAR"):
+        return "Nothing that a rule could judge is in this log: no hidden states and no accept len were printed."
+    target, draft = passes
+    what = (
+        f"{count(target, 'target pass')} and {count(draft, 'draft pass')}" if target or draft else "the server's lines"
+    )
+    notes = count(len(findings), "note") if findings else ""
+    rest = f"; {unchecked} could not be decided" if unchecked else ""
+    return f"No fault found: {looked} rules looked at {what}{rest}{f'; {notes}' if notes else ''}."
+
+
+def _cause(serious: Sequence[Finding], checked: Mapping[str, int]) -> str:
+    first = serious[0]
+    codes = {finding.rule for finding in serious}
+    if first.rule == "A101" and not codes & {*_IDENTITIES, "N101", "H103", "S101"}:
+        held = [code for code in _IDENTITIES if checked.get(code)]
+        if len(held) == len(_IDENTITIES):
+            joins, reads = count(checked["N104"], "pass"), count(checked["N106"], "case")
+            return (
+                f"{first.message.rstrip('.')}, and the hidden states are consistent: joined states are their captures"
+                f" in {joins}, and the draft read them in {reads}. Look at the vocabulary map (d2t) or the draft's"
+                " weights."
+            )
+    effects = [code for code in ORDER if code in codes and code in EXPLAINS.get(first.rule, frozenset())]
+    same = {finding.rule for finding in serious if finding.where == first.where}
+    words = [f"{_EFFECTS[code]} ({code})" for code in effects if code in _EFFECTS and code not in same & {"E101"}]
+    text = first.message.rstrip(".")
+    if words:
+        text += f"; it explains {and_list(words)}"
+    others = sorted(codes - set(effects) - {first.rule, "L101", "L102"}, key=ORDER.index)
+    if others:
+        text += f". Besides: {', '.join(others)}"
+    return f"{text}."

@@ -1,0 +1,369 @@
+"""Rules about ranks: tensor-parallel writers print the same records, so what differs between copies is a fault.
+
+This module is responsible for S103 and R101, inside one file (copies of one record) and across files (each rank's
+prints in a file of its own). It must not know what the values mean.
+"""
+
+from __future__ import annotations
+
+import math
+from array import array
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from logscope.model import Place, states
+from logscope.queries.lineage import same_head, same_norm
+from logscope.queries.words import count, percent
+from logscope.rules.base import Onset, Rule, pass_name, register
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from logscope.model import Finding, ForwardPass, Occurrence, Payload, Record, Segment, Severity
+    from logscope.rules.base import Scene, View
+
+# Below this two ranks may differ by the order in which they add numbers up (the largest noise of two equal runs).
+_NOISE = 2e-4
+# Passes two files must share, and the share of them that must have the same form, before they are ranks of one run.
+_LEAST_COMMON = 3
+_SAME_FORM = 0.95
+_MARKED_OR_EQUAL = 0.5
+# A record that one writer never prints: so many passes, and more than half of them.
+_LEAST_MISSING = 3
+_NEEDS = "several copies of one record: ranks that print to one file, or one file for each rank"
+
+
+@register(
+    "S103",
+    "rank-shape",
+    "error",
+    group="shapes",
+    needs="several copies of one record: ranks printing to one file, or a file of each rank",
+)
+class RankShape(Rule):
+    """Writers of one pass disagree on a shape."""
+
+    def __init__(self, scene: Scene) -> None:
+        super().__init__(scene)
+        self._onset = Onset()
+
+    def see(self, view: View) -> None:
+        """Compare the copies of every record of one pass."""
+        if view.item.during == "graph_capture" or view.edge or not view.told_apart:
+            return
+        several, found = False, None
+        for record in view.item.records:
+            if record.copies < 2 or not record.payload.usable:
+                continue
+            several = True
+            for other in record.variants:
+                payload = other[3]
+                if payload.usable and payload.shape is not None and payload.shape != record.payload.shape:
+                    found = found or (record, other[0], payload.shape)
+        if several:
+            self.looked += 1
+            if found is None:
+                self._onset.good(view.item)
+            else:
+                self._onset.fault(view.item, found[0], found)
+
+    def findings(self) -> Iterator[Finding]:
+        """Answer with the first disagreement."""
+        if self._onset and self._onset.first is not None:
+            record, line, shape = self._onset.detail
+            hidden = self.scene.hidden
+            yield self.finding(
+                f"Ranks of one {pass_name(self._onset.first)} disagree on the shape of its"
+                f" {record.payload.event.replace('_', ' ')}.",
+                self._onset.place,
+                expected=shape_words(record.payload.shape, hidden),
+                actual=shape_words(shape, hidden),
+                evidence=f"lines {record.line} and {line}; {self._onset.words}",
+                help="a tensor is sharded, sliced or padded on one rank only",
+            )
+
+
+def shape_words(shape: tuple[int, ...] | None, hidden: int | None) -> str:
+    """Return ``4 rows, 3 x 7168 = 21504`` for a shape."""
+    if not shape:
+        return "no shape"
+    rows = f"{count(shape[0], 'row')}, " if len(shape) > 1 else ""
+    return rows + states(shape[-1], hidden)
+
+
+def disagreement(one: Payload, other: Payload) -> str | None:
+    """Return in words how two copies of one record differ in value, None when they agree at the coarser print."""
+    parts = []
+    if same_norm(one, other) is False:
+        parts.append(f"norm {one.norm} against {other.norm}")
+    if same_head(one, other) is False and one.head and other.head:
+        parts.append("first values differ" if parts else f"first values {one.head[0]:.6g} against {other.head[0]:.6g}")
+    if one.mode != other.mode:
+        parts.append(f"mode {one.mode} against {other.mode}")
+    residual = [payload.fields.get("residual_is_none") for payload in (one, other)]
+    if residual[0] != residual[1] and None not in residual:
+        parts.append(f"residual_is_none={residual[0]} against {residual[1]}")
+    return "; ".join(parts) or None
+
+
+def _is_noise(one: Payload, other: Payload) -> bool:
+    """Return whether two copies differ by no more than rounding: norms within 2e-4, first values within 1 %."""
+    if one.norm is None or other.norm is None or not one.finite or not other.finite or one.mode != other.mode:
+        return False
+    if abs(one.norm - other.norm) > _NOISE * abs(one.norm):
+        return False
+    pairs = list(zip(one.head or (), other.head or (), strict=False))
+    size = max((abs(value) for pair in pairs for value in pair), default=0.0)
+    return all(abs(a - b) <= 0.01 * size for a, b in pairs)
+
+
+class _Missing:
+    """Passes in which one kind of record has fewer copies than writers."""
+
+    __slots__ = ("onset", "waiting")
+
+    def __init__(self) -> None:
+        self.onset = Onset()
+        self.waiting: list[tuple[ForwardPass, Record]] = []
+
+
+@register("R101", "rank-disagreement", "error", group="ranks", needs=_NEEDS)
+class RankDisagreement(Rule):
+    """Copies of one record differ between writers, or one writer never prints it."""
+
+    def __init__(self, scene: Scene) -> None:
+        super().__init__(scene)
+        self._values = Onset()
+        self._noise = Onset()
+        self._missing: dict[tuple[str, str, int | None], _Missing] = {}
+
+    def see(self, view: View) -> None:
+        """Compare the copies of every record of one pass."""
+        item = view.item
+        if item.during == "graph_capture" or view.edge:
+            return
+        expected = item.expected_copies or 1
+        if expected > 1 and item.complete and view.clean:
+            self._count(item, expected)
+        if not view.told_apart:
+            return
+        several = False
+        value: tuple[Record, Occurrence, str] | None = None
+        noise: tuple[Record, Occurrence, str] | None = None
+        for record in item.records:
+            if record.copies < 2 or not record.payload.usable:
+                continue
+            several = True
+            for other in record.variants:
+                if not other[3].usable or other[3].shape != record.payload.shape:
+                    continue
+                what = disagreement(record.payload, other[3])
+                if what is None:
+                    continue
+                if _is_noise(record.payload, other[3]):
+                    noise = noise or (record, other, what)
+                else:
+                    value = value or (record, other, what)
+        if not several:
+            return
+        self.looked += 1
+        for onset, found in ((self._values, value), (self._noise, noise)):
+            if found is None:
+                onset.good(item)
+            else:
+                onset.fault(item, found[0], found)
+
+    def _count(self, item: ForwardPass, expected: int) -> None:
+        for record in item.records:
+            key = (item.role, record.payload.event, record.payload.layer)
+            seen = self._missing.get(key)
+            if record.copies >= expected:
+                if seen is None:
+                    seen = self._missing[key] = _Missing()
+                # Only now is it certain that the missing ones were not simply still to come.
+                for late, one in seen.waiting:
+                    seen.onset.fault(late, one, (one.copies, expected))
+                seen.waiting.clear()
+                seen.onset.good(item)
+            else:
+                if seen is None:
+                    seen = self._missing[key] = _Missing()
+                if len(seen.waiting) < 1024:
+                    seen.waiting.append((item, record))
+
+    def findings(self) -> Iterator[Finding]:
+        """Answer with the first difference of values (noise: a note), and with records one writer never prints."""
+        if self._values.first is not None:
+            yield self._differ(self._values, self._values.first, None)
+        elif self._noise.first is not None:
+            yield self._differ(self._noise, self._noise.first, "note")
+        # When no record has a copy of every writer, their number is in doubt, not the run.
+        if any(seen.onset.seen > seen.onset.bad for seen in self._missing.values()):
+            for (role, event, layer), seen in self._missing.items():
+                yield from self._absent(role, event, layer, seen)
+
+    def _differ(self, onset: Onset, first: ForwardPass, severity: Severity | None) -> Finding:
+        record, other, what = onset.detail
+        rank = "" if other[2].tp_rank is None else f" (TP{other[2].tp_rank})"
+        name = f"layer {record.payload.layer}" if record.payload.layer is not None else record.payload.event
+        little = "by rounding only " if severity == "note" else ""
+        return self.finding(
+            f"Ranks disagree {little}on {name.replace('_', ' ')} in {pass_name(first)}: {what}.",
+            Place(first.file, other[0]),
+            severity=severity,
+            expected=f"{count(record.copies, 'equal copy', 'equal copies')}",
+            actual=f"{count(len(record.variants), 'copy differs', 'copies differ')}{rank}",
+            evidence=f"lines {record.line} and {other[0]}; {onset.words}",
+            help="one rank computes, or receives, something else: compare its weights, its device and its collectives",
+        )
+
+    def _absent(self, role: str, event: str, layer: int | None, seen: _Missing) -> Iterator[Finding]:
+        """Answer for a record of which copies are missing: always, or now and then."""
+        onset = seen.onset
+        if len(seen.waiting) >= _LEAST_MISSING and not onset.seen:
+            for late, one in seen.waiting:
+                onset.fault(late, one, (one.copies, late.expected_copies or one.copies))
+            seen.waiting.clear()
+        if not onset or onset.first is None:
+            return
+        have, expected = onset.detail
+        always = onset.bad >= _LEAST_MISSING and onset.bad * 2 > onset.seen
+        name = f"layer {layer}" if layer is not None else event.replace("_", " ")
+        yield self.finding(
+            f"{count(expected - have, 'writer')} of {expected} {'does' if expected - have == 1 else 'do'} not print"
+            f" {name} of {role} passes.",
+            onset.place,
+            severity="warning" if always else "note",
+            expected=count(expected, "copy", "copies"),
+            actual=count(have, "copy", "copies"),
+            evidence=onset.words,
+            help="one rank captures something else, or its lines are lost on the way into the log",
+        )
+
+
+class _Pass(NamedTuple):
+    """What is kept of one pass to compare it with the same pass of another file."""
+
+    form: int
+    shapes: int
+    values: int
+    line: int
+
+
+class RankFile:
+    """The passes of one file in brief, to be compared with the other files of a run (32 bytes a pass)."""
+
+    def __init__(self, file: str) -> None:
+        self.file = file
+        self.segments: list[Segment] = []
+        self.ranks: set[int] = set()
+        self._columns = tuple(array("q") for _ in _Pass._fields)
+
+    def __len__(self) -> int:
+        """Return the number of passes."""
+        return len(self._columns[0])
+
+    def add(self, item: ForwardPass) -> None:
+        """Keep one pass of real requests."""
+        if item.during == "graph_capture" or not item.records:
+            return
+        rank = item.records[0].first[2].tp_rank
+        if rank is not None and len(self.ranks) < 2:
+            self.ranks.add(rank)
+        payloads = [record.payload for record in item.records if record.payload.usable]
+        form = hash((item.role, item.rows, len(payloads)))
+        shapes = hash(tuple((payload.event, payload.layer, payload.shape) for payload in payloads))
+        values = hash(tuple(_value(payload) for payload in payloads))
+        for column, value in zip(self._columns, (form, shapes, values, item.line), strict=True):
+            column.append(value)
+
+    def at(self, index: int) -> _Pass:
+        """Return one pass."""
+        return _Pass(*(column[index] for column in self._columns))
+
+    def find(self, other: RankFile) -> int:
+        """Return at which of its passes the other file's first one stands, by values, 0 when it does not."""
+        first = other._columns[2][0]
+        values = self._columns[2]
+        return next((at for at in range(min(len(values), 256)) if values[at] == first), 0)
+
+
+def _value(payload: Payload) -> tuple[Any, ...]:
+    """Return what is printed as something that can be hashed: nan as its name, since it equals nothing."""
+    head = payload.head or ()
+    return (
+        payload.event,
+        payload.layer,
+        *(str(one) if one is not None and math.isnan(one) else one for one in (payload.norm, *head)),
+    )
+
+
+def across(files: Sequence[RankFile], select: set[str]) -> Iterator[Finding]:
+    """Compare files that are ranks of one run with the first of them; yield S103 and R101.
+
+    Files are ranks of one run when at most one of them is a server's own log, their passes have the same form in the
+    same order, and either their prefixes name different ranks or most of their values are equal.
+    """
+    whole = [file for file in files if len(file) >= _LEAST_COMMON]
+    for other in whole[1:]:
+        yield from _pair(whole[0], other, select)
+
+
+def _pair(one: RankFile, other: RankFile, select: set[str]) -> Iterator[Finding]:
+    if not _one_server(one, other):
+        return
+    start = one.find(other)
+    common = min(len(one) - start, len(other))
+    if common < _LEAST_COMMON:
+        return
+    alike = equal = 0
+    shape: tuple[_Pass, _Pass] | None = None
+    value: tuple[_Pass, _Pass, int] | None = None
+    for at in range(common):
+        mine, theirs = one.at(start + at), other.at(at)
+        if mine.form != theirs.form:
+            continue
+        alike += 1
+        if mine.values == theirs.values:
+            equal += 1
+        elif mine.shapes == theirs.shapes:
+            value = value or (mine, theirs, at)
+        if mine.shapes != theirs.shapes:
+            shape = shape or (mine, theirs)
+    marked = bool(one.ranks and other.ranks and not one.ranks & other.ranks)
+    if alike < _SAME_FORM * common or (not marked and equal < _MARKED_OR_EQUAL * common):
+        return
+    share = f"{equal:,} of {count(common, 'pass')} equal ({percent(equal, common)})"
+    from logscope.model import Finding  # noqa: PLC0415 - for typing only above
+
+    if shape is not None and "S103" in select:
+        yield Finding(
+            "S103",
+            "error",
+            f"Two ranks disagree on a shape: {one.file} and {other.file}.",
+            Place(other.file, shape[1].line),
+            evidence=f"{one.file}:{shape[0].line} against {other.file}:{shape[1].line}; {share}",
+            help="a tensor is sharded, sliced or padded on one rank only",
+        )
+    if value is not None and "R101" in select:
+        yield Finding(
+            "R101",
+            "error",
+            f"Two ranks print different values: {one.file} and {other.file}.",
+            Place(other.file, value[1].line),
+            evidence=f"first at {one.file}:{value[0].line} against"
+            f" {other.file}:{value[1].line}, after {value[2]:,} equal passes; {share}",
+            help="one rank computes, or receives, something else: `logscope diff` shows where it begins",
+        )
+
+
+def _one_server(one: RankFile, other: RankFile) -> bool:
+    """Return whether two files can be of one server: one of them has no start-up lines, or they are its nodes."""
+    nodes = []
+    for file in (one, other):
+        args = [segment.server_args for segment in file.segments if segment.server_args]
+        if len(args) > 1:
+            return False
+        nodes.append(args[0] if args else None)
+    if nodes[0] is None or nodes[1] is None:
+        return True
+    return nodes[0].get("nnodes", 1) > 1 and nodes[0].get("node_rank") != nodes[1].get("node_rank")
