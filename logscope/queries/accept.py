@@ -79,7 +79,7 @@ class _File:
     """What is followed per file: its clock, and the last time of every server and process."""
 
     clock: Clock
-    servers: dict[str, tuple[str, Moment]] = field(default_factory=dict)
+    servers: dict[str, Moment] = field(default_factory=dict)
     writers: dict[str, Moment] = field(default_factory=dict)
 
 
@@ -181,15 +181,15 @@ class Accept:
         moment = file.clock.read(prefix.time, item.line)
         if moment is None:
             return None
-        writer = writer_label(prefix)
-        server = server_label(prefix)
-        last_writer, last = file.servers.get(server, ("", moment))
-        own = file.writers.get(writer, moment)
-        back = last.kind == moment.kind and last.seconds - moment.seconds > (0 if last_writer == writer else _LATE)
-        if back or (own.kind == moment.kind and own.seconds > moment.seconds):
+        key = self._key(item)
+        last = file.servers.get(key.server, moment)
+        own = file.writers.get(key.origin, moment)
+        if (last.kind == moment.kind and last.seconds - moment.seconds > _LATE) or (
+            own.kind == moment.kind and own.seconds > moment.seconds
+        ):
             self._note("out of order", item)
-        file.servers[server] = (writer, moment)
-        file.writers[writer] = moment
+        file.servers[key.server] = moment
+        file.writers[key.origin] = moment
         if moment.kind != "dated":
             self._note(moment.kind, item)
         return moment
@@ -263,10 +263,12 @@ class Accept:
         """Note what a decode line prints besides the known fields, and a cache that is full."""
         fields = item.payload.fields
         for name, value in fields.items():
-            if name.endswith("graph") or name == "cuda_graph":
+            if name in _KNOWN:
+                continue
+            if name.endswith("graph"):
                 kinds = self.graphs.setdefault(name.replace("_", " "), {})
                 kinds[str(value)] = kinds.get(str(value), 0) + 1
-            elif name not in _KNOWN and (name in self.fields or len(self.fields) < 200):
+            elif name in self.fields or len(self.fields) < 200:
                 self.fields[name] = self.fields.get(name, 0) + 1
         if interval.usage is not None and interval.usage >= 0.995 and len(self.full) < NAMED:
             self.full.append((item.place, interval.usage, number(fields.get("queue_req"))))
@@ -277,8 +279,9 @@ class Accept:
             self._note("without bonus", item)
         if interval.reading is not None:
             self.readings.setdefault(interval.reading, Places()).add(item.file, item.line)
-        for violation in interval.violations:
+        if interval.violations:
             self._note("violations", item)
+        for violation in interval.violations:
             if len(self.violations) < NAMED:
                 self.violations.append({"where": str(item.place), "violation": violation})
 

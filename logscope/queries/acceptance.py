@@ -378,7 +378,8 @@ class Answer:
         if found is not None:
             lasting = "" if found.lasting else ": short, small or not significant"
             report.notes.append(
-                f"accept len{who} falls {self._fall_words(key, found)}; rank trend z = {found.z:.1f}{lasting}"
+                f"accept len{who} falls {self._fall_words(key, found)}; rank tests: "
+                f"trend z = {found.trend_z:.1f}, levels z = {found.levels_z:.1f}{lasting}"
             )
         elif len(levels) > 1:
             first, last = levels[0], levels[-1]
@@ -475,7 +476,8 @@ class Answer:
                 title="lines that contradict themselves",
             )
             total = self.fold.counts["violations"]
-            report.notes.append(f"{count(total.count, 'contradiction')} inside metrics lines: {total}")
+            be = "contradicts its" if total.count == 1 else "contradict their"
+            report.notes.append(f"{count(total.count, 'metrics line')} {be} own numbers ({total})")
 
     def _cumulative_table(self, report: Report) -> None:
         """Add the lines of vLLM V0, which count since the start and are mixed with nothing."""
@@ -747,7 +749,8 @@ def _beside(series: Series, levels: Sequence[Level]) -> list[dict[str, Any]]:
         ]
         if not pairs:
             continue
-        by_level = [getattr(level, attribute) for level in levels]
+        # Rounded: sums of the same numbers in another order are not a difference.
+        by_level = [_rounded(getattr(level, attribute), 4) for level in levels]
         known = [value for value in by_level if value is not None]
         order = 0
         if len(levels) > 1 and len(known) == len(levels):
@@ -759,7 +762,7 @@ def _beside(series: Series, levels: Sequence[Level]) -> list[dict[str, Any]]:
                 "min": round(min(value for _, value in pairs), 4),
                 "max": round(max(value for _, value in pairs), 4),
                 "rank_correlation": _rounded(correlation, 3),
-                "by_level": [_rounded(value, 4) for value in by_level],
+                "by_level": by_level,
                 "order": {1: "same", -1: "opposite", 0: None}[order],
             }
         )

@@ -14,7 +14,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-from logscope.queries.trend import level_starts, rank_trend
+from logscope.queries.trend import level_starts, rank_difference, rank_trend
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -423,8 +423,11 @@ class Decline:
     low, low_rounds, low_mean
         the first level from which on all stay at least 15 % under ``before``, the rounds and the weighted mean from
         there to the end; without such a level ``low`` is None.
-    z
+    trend_z
         of the rank trend test from ``before`` to the end.
+    levels_z
+        of the rank test of ``before`` against what lies lower (without ``low``: against the last level). A single step
+        late in a long series shows here and hardly in the trend.
     """
 
     before: Level
@@ -433,7 +436,13 @@ class Decline:
     low: Level | None
     low_rounds: float
     low_mean: float
-    z: float
+    trend_z: float
+    levels_z: float
+
+    @property
+    def z(self) -> float:
+        """The clearer of the two tests."""
+        return min(self.trend_z, self.levels_z)
 
     @property
     def change(self) -> float:
@@ -443,7 +452,7 @@ class Decline:
     @property
     def lasting(self) -> bool:
         """True when it is large, long and significant: a warning, not a note."""
-        return self.low is not None and self.low_rounds >= DECLINE_ROUNDS and abs(self.z) > DECLINE_Z
+        return self.low is not None and self.low_rounds >= DECLINE_ROUNDS and self.z < -DECLINE_Z
 
 
 def decline(levels: Sequence[Level], values: Sequence[float]) -> Decline | None:
@@ -461,8 +470,10 @@ def decline(levels: Sequence[Level], values: Sequence[float]) -> Decline | None:
     low = levels[first_low:]
     rounds = sum(level.rounds for level in low)
     mean = sum(level.mean * level.rounds for level in low) / rounds if rounds else levels[-1].mean
-    z = rank_trend(values[before.start :]) or 0.0
-    return Decline(before, levels[top + 1], levels[-1], low[0] if low else None, rounds, mean, z)
+    trend = rank_trend(values[before.start :]) or 0.0
+    lower = low[0] if low else levels[-1]
+    apart = rank_difference(values[before.start : before.stop], values[lower.start :]) or 0.0
+    return Decline(before, levels[top + 1], levels[-1], low[0] if low else None, rounds, mean, trend, apart)
 
 
 class Series:

@@ -7,7 +7,8 @@ falls. It must not know what the numbers mean.
   between its neighbours. The noise is estimated from the differences of neighbouring values, so that the levels
   themselves do not count as noise.
 * Trend: the rank test of Mann (1945) and Kendall (1975), with the correction for ties. It counts which of every two
-  values is larger and so needs no normal distribution.
+  values is larger and so needs no normal distribution. A step late in a long series is no trend: two levels are
+  compared by the rank test of Mann and Whitney (1947).
 """
 
 from __future__ import annotations
@@ -51,6 +52,26 @@ def rank_trend(values: Sequence[float]) -> float | None:
         return 0.0
     # One is taken off for continuity.
     return (score - math.copysign(1, score)) / math.sqrt(variance / 18)
+
+
+def rank_difference(before: Sequence[float], after: Sequence[float]) -> float | None:
+    """Return z of the Mann-Whitney test with the correction for ties: below 0 when ``after`` lies lower.
+
+    None when a side is empty; 0 when all values are equal.
+    """
+    m, n = len(before), len(after)
+    if not m or not n:
+        return None
+    ranks = _ranks([*before, *after])
+    ties = sum(count**3 - count for count in Counter([*before, *after]).values())
+    total = m + n
+    variance = m * n / 12 * (total + 1 - ties / (total * (total - 1))) if total > 1 else 0.0
+    if variance <= 0:
+        return 0.0
+    score = math.fsum(ranks[m:]) - n * (total + 1) / 2
+    if abs(score) <= 0.5:
+        return 0.0
+    return (score - math.copysign(0.5, score)) / math.sqrt(variance)
 
 
 def _concordance(values: Sequence[float], distinct: Counter[float]) -> int:
