@@ -358,6 +358,19 @@ def test_a_lasting_decline():
     assert back.decline() is None
 
 
+def test_a_level_that_was_left_before_is_no_lasting_decline():
+    """Low, high, low again: acceptance varies with the work; the second fall is a note."""
+    jitter = [0.05, -0.05, 0.02, -0.02]
+    low, high = ([mean + jitter[at % 4] for at in range(20)] for mean in (2.0, 3.0))
+    series, report = series_of(low + high + low)
+    found = series.decline()
+    assert found is not None
+    assert found.seen_before
+    assert not found.lasting
+    assert any("as low before" in note for note in report.notes)
+    assert "falls" not in report.headline
+
+
 def test_a_late_step_is_a_decline():
     """The trend of 120 lines hardly sees a step of the last 10; the comparison of the levels does."""
     jitter = [0.05, -0.05, 0.02, -0.02]

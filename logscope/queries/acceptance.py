@@ -377,6 +377,8 @@ class Answer:
         found = series.decline()
         if found is not None:
             lasting = "" if found.lasting else ": short, small or not significant"
+            if found.seen_before and found.low is not None:
+                lasting = ": it was as low before, and rose again"
             report.notes.append(
                 f"accept len{who} falls {self._fall_words(key, found)}; rank tests: "
                 f"trend z = {found.trend_z:.1f}, levels z = {found.levels_z:.1f}{lasting}"

@@ -423,6 +423,8 @@ class Decline:
     low, low_rounds, low_mean
         the first level from which on all stay at least 15 % under ``before``, the rounds and the weighted mean from
         there to the end; without such a level ``low`` is None.
+    seen_before
+        True when an earlier level was as low and was left again: acceptance varies, and this is no decline yet.
     trend_z
         of the rank trend test from ``before`` to the end.
     levels_z
@@ -436,6 +438,7 @@ class Decline:
     low: Level | None
     low_rounds: float
     low_mean: float
+    seen_before: bool
     trend_z: float
     levels_z: float
 
@@ -451,8 +454,9 @@ class Decline:
 
     @property
     def lasting(self) -> bool:
-        """True when it is large, long and significant: a warning, not a note."""
-        return self.low is not None and self.low_rounds >= DECLINE_ROUNDS and self.z < -DECLINE_Z
+        """True when it is large, long, significant and new: a warning, not a note."""
+        long = self.low is not None and self.low_rounds >= DECLINE_ROUNDS
+        return long and not self.seen_before and self.z < -DECLINE_Z
 
 
 def decline(levels: Sequence[Level], values: Sequence[float]) -> Decline | None:
@@ -473,7 +477,17 @@ def decline(levels: Sequence[Level], values: Sequence[float]) -> Decline | None:
     trend = rank_trend(values[before.start :]) or 0.0
     lower = low[0] if low else levels[-1]
     apart = rank_difference(values[before.start : before.stop], values[lower.start :]) or 0.0
-    return Decline(before, levels[top + 1], levels[-1], low[0] if low else None, rounds, mean, trend, apart)
+    return Decline(
+        before=before,
+        begin=levels[top + 1],
+        after=levels[-1],
+        low=low[0] if low else None,
+        low_rounds=rounds,
+        low_mean=mean,
+        seen_before=any(level.mean <= 1.01 * mean for level in levels[:first_low]),
+        trend_z=trend,
+        levels_z=apart,
+    )
 
 
 class Series:
