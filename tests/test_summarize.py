@@ -9,9 +9,10 @@ from collections import Counter
 from functools import lru_cache
 
 import pytest
-from conftest import CASE_LOGS, CASES, real_bytes, real_log, sidecar, truth
+from conftest import CASE_LOGS, CASES, REAL_RUNS, real_bytes, real_log, sidecar, truth
 
 from logscope.model import Accounting, ForwardPass, Payload, Prefix, Record, Segment
+from logscope.queries.accept import Accept
 from logscope.queries.summarize import Summarize
 from logscope.report import Context
 from logscope.run import answer, load
@@ -360,3 +361,21 @@ def test_a_summary_needs_no_polars():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize(
+    "log", [*CASE_LOGS, *map(real_log, REAL_RUNS)], ids=lambda log: log.parent.name[:24] + log.name[:3]
+)
+def test_acceptance_is_that_of_the_accept_question(log):
+    """The quick way of the summary and the full series of ``accept`` give the same rows."""
+    run = load(str(log))
+    accept = Accept()
+    for item in run.items:
+        accept.see(item)
+    full = {(row["segment"], row["origin"]): row for row in accept.summary_rows()}
+    quick = {(row["segment"], row["origin"]): row for row in run.summarize().tables["accept"] if row["lines"]}
+    assert set(quick) == set(full)
+    for key, row in full.items():
+        for name in ("lines", "min", "max", "rate_definition"):
+            assert quick[key][name] == row[name], (key, name)
+        assert quick[key]["accept_len_mean"] == pytest.approx(row["accept_len_mean"], abs=1e-4)

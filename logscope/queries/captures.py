@@ -355,8 +355,7 @@ def _notes(
     hidden_by_graphs: Sequence[tuple[Segment, str]],
     deviations: Sequence[dict[str, Any]],
 ) -> list[str]:
-    many = len(tally.segments) > 1
-    notes = [f"run {segment.number}: {said}" if many else said for segment, said in hidden_by_graphs]
+    notes = [in_run(tally, segment.file, segment.number, said) for segment, said in hidden_by_graphs]
     serving = [bucket for bucket in targets if bucket.key.during == "serving"]
     notes += copies_notes(tally, serving)
     for bucket in targets:
@@ -380,19 +379,22 @@ def _notes(
 
 def copies_notes(tally: Tally, buckets: Iterable[Bucket]) -> list[str]:
     """Say that copies of several writers are counted once, and how the number of writers is known."""
-    notes: dict[str, None] = {}
+    found: dict[tuple[int, int | None], set[str]] = {}
     for bucket in buckets:
         copies = bucket.copies
         segment = tally.segments.get((bucket.key.file, bucket.key.segment))
-        if copies is None or copies < 2 or segment is None:
-            continue
-        how = f" ({segment.writers_evidence})" if segment.writers_evidence else ""
-        if segment.writers is None:
-            notes[f"identical records stand {copies} times; how many writers print cannot be told{how}"] = None
+        if copies is not None and copies > 1 and segment is not None:
+            found.setdefault((copies, segment.writers), set()).add(segment.writers_evidence or "")
+    notes = []
+    for (copies, writers), evidence in found.items():
+        # Of several runs each has its own evidence; the facts of summarize hold it.
+        how = f" ({next(iter(evidence))})" if len(evidence) == 1 and "" not in evidence else ""
+        if writers is None:
+            notes.append(f"identical records stand {copies} times; how many writers print cannot be told{how}")
         else:
-            said = f"{count(segment.writers, 'writer')} print the same records{how}"
-            notes[f"{said}; {copies} copies are one hidden capture, so numbers are per forward pass"] = None
-    return list(notes)
+            said = f"{count(writers, 'writer prints', 'writers print')} the same records{how}"
+            notes.append(f"{said}; {copies} copies are one hidden capture, so numbers are per forward pass")
+    return notes
 
 
 def _headline(
@@ -403,10 +405,9 @@ def _headline(
     tally: Tally,
 ) -> str:
     seen = [bucket for bucket in serving if bucket.captures]
-    many = len(tally.segments) > 1
     if seen:
         hidden = "; verify is hidden by CUDA graphs" if hidden_by_graphs else ""
-        return f"hidden captures: {captured_words(seen, sizes, runs=many)}{hidden}."
+        return f"hidden captures: {captured_words(seen, sizes, tally)}{hidden}."
     if not apart:
         return "no hidden capture is printed in this log."
     parts = []
@@ -417,16 +418,20 @@ def _headline(
     ):
         found = [bucket for bucket in apart if bucket.key.during == during]
         if found:
-            parts.append(f"during {name}: {captured_words(found, sizes, runs=many)}")
+            parts.append(f"during {name}: {captured_words(found, sizes, tally)}")
     return f"no hidden capture while serving; {'; '.join(parts)}."
 
 
-def captured_words(
-    buckets: Iterable[Bucket], sizes: dict[tuple[str, int, str | None], Hidden], *, runs: bool = False
-) -> str:
+def in_run(tally: Tally, file: str, segment: int, said: str) -> str:
+    """Return a sentence with the run it is about in front, where there are several."""
+    name = tally.run_name(file, segment)
+    return f"{name}: {said}" if name else said
+
+
+def captured_words(buckets: Iterable[Bucket], sizes: dict[tuple[str, int, str | None], Hidden], tally: Tally) -> str:
     """Return what target passes captured: ``3 per target pass (layers 3, 31, 59) in extend and verify, joined ...``.
 
-    Passes that captured and joined the same are named together; ``runs`` adds which server run it was.
+    Passes that captured and joined the same are named together; where there are several runs, each is named.
     """
     groups: dict[tuple[Any, ...], list[Bucket]] = {}
     for bucket in buckets:
@@ -434,8 +439,8 @@ def captured_words(
         groups.setdefault((bucket.key.file, bucket.key.segment, bucket.key.site, *same), []).append(bucket)
     sites = {key[2] for key in groups}
     parts = []
-    for (_, segment, site, usual, joined), found in groups.items():
-        name = f"run {segment}: " * runs + f"{site}: " * (len(sites) > 1)
+    for (file, segment, site, usual, joined), found in groups.items():
+        name = in_run(tally, file, segment, "") + f"{site}: " * (len(sites) > 1)
         what = "not the same in every pass"
         if usual is not None:
             what = f"{len(usual)} per target pass ({layer_list(usual)})"

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from logscope.model import CAPTURE_EVENTS, ForwardPass, Place, states
+from logscope.queries.captures import in_run
 from logscope.queries.setup import Hidden, hidden_sizes
 from logscope.queries.tables import TELLING, table
 from logscope.queries.tally import Tally
@@ -270,16 +271,14 @@ class Shapes:
 
     def _explanations(self, sizes: dict[tuple[str, int, str | None], Hidden]) -> list[str]:
         tally = self._tally
-        many = len(tally.segments) > 1
         notes = self._errors.words(tally, sizes)
         for (file, number), segment in tally.segments.items():
-            run = f"run {number}: " if many else ""
             buckets = [
                 bucket
                 for bucket in tally.buckets.values()
                 if bucket.key[:2] == (file, number) and bucket.key.during == "serving"
             ]
-            notes += [run + said for said in self._within(segment, buckets, sizes)]
+            notes += [in_run(tally, file, number, said) for said in self._within(segment, buckets, sizes)]
         notes += self._between()
         notes += _models(sizes)
         return notes

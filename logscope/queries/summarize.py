@@ -10,12 +10,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from logscope.model import CAPTURE_EVENTS, ForwardPass, Segment, states
-from logscope.queries.accept import Accept
-from logscope.queries.acceptance import Server
-from logscope.queries.captures import captured_layers, captured_words, copies_notes, joined_words, mode_notes, per_pass
-from logscope.queries.clock import writer_label
-from logscope.queries.fold import Running
-from logscope.queries.intervals import number as finite
+from logscope.queries.captures import (
+    captured_layers,
+    captured_words,
+    copies_notes,
+    in_run,
+    joined_words,
+    mode_notes,
+    per_pass,
+)
+from logscope.queries.lengths import Lengths
 from logscope.queries.lineage import Lineage
 from logscope.queries.norms import (
     first_non_finite,
@@ -161,10 +165,7 @@ class Summarize:
         self._lineage = Lineage()
         self._errors = WidthErrors()
         self._eras: dict[tuple[str, int], EraWatch] = {}
-        self._accept = Accept()
-        self._speeds: dict[tuple[str, int, str], Running] = {}
-        self._labels: dict[tuple[Any, ...], str] = {}
-        self._repeated = 0
+        self._lengths = Lengths()
         self._seen: dict[str, int] = {}
         # (file, segment, event) -> [count, first place, in words]
         self._trouble: dict[tuple[str, int, str], list[Any]] = {}
@@ -176,10 +177,9 @@ class Summarize:
             segment = self._tally.segments.get((item.file, item.segment))
             self._lineage.see(item, None if segment is None else segment.topk)
             self._errors.see(item)
-            self._accept.see(item)
         elif isinstance(item, Segment):
             self._tally.see(item)
-            self._accept.see(item)
+            self._lengths.segment(item)
             self._eras[item.file, item.number] = EraWatch(item)
         else:
             self._server(item)
@@ -191,11 +191,9 @@ class Summarize:
         if payload.site is not None:
             self._tally.see(item)
             return
-        self._accept.see(item)
+        self._lengths.see(item, self._tally.segments.get((item.file, item.segment)))
         if event == "decode_stats":
             self._graphs.see(item)
-            self._speed(item)
-            self._repeated += payload.fields.get("repeated", 0)
         elif event in ERRORS:
             self._errors.see(item)
             self._note_trouble(item)
@@ -215,22 +213,6 @@ class Summarize:
             self._trouble[key] = [1, item.place, str(words)]
         else:
             seen[0] += 1
-
-    def _speed(self, item: ServerEvent) -> None:
-        """Keep the throughput of a decode line, by process."""
-        payload, prefix = item.occurrence[3], item.occurrence[2]
-        speed = finite(payload.fields.get("gen_throughput"))
-        if speed is None or speed < 0 or not payload.usable:
-            return
-        writer = (prefix.writer, prefix.extra)
-        label = self._labels.get(writer)
-        if label is None:
-            label = self._labels[writer] = writer_label(prefix)
-        key = (item.file, item.segment, label)
-        running = self._speeds.get(key)
-        if running is None:
-            running = self._speeds[key] = Running()
-        running.add(speed)
 
     # -- the answer ---------------------------------------------------------------------------------------------------
 
@@ -311,21 +293,10 @@ class Summarize:
         return rows
 
     def _accept_rows(self) -> list[dict[str, Any]]:
-        """Return the rows of ``accept``, and one without lengths for a process that prints a throughput alone."""
-        rows = self._accept.summary_rows()
-        for row, (key, _) in zip(rows, self._accept.all_series(), strict=True):
-            rules = dict.fromkeys(verdict.rule for verdict in self._accept.verdicts(Server(*key[:3])))
-            row["rate_rule"] = "; ".join(list(rules)[:4])
-            row["rate_words"] = f"{row['rate_definition']}: {row['rate_rule']}" if row["rate_definition"] else None
-        known = {(row["file"], row["segment"], row["origin"]) for row in rows}
-        for file, number, origin in self._speeds:
-            if (file, number, origin) not in known:
-                empty = dict.fromkeys(("accept_len_mean", "min", "max", "rate_definition"))
-                rows.append({"file": file, "segment": number, "origin": origin, "lines": 0, **empty})
+        rows = self._lengths.rows(self._tally.segments)
         for row in rows:
-            speed = self._speeds.get((row["file"], row["segment"], row["origin"]))
-            row["throughput_median"] = speed.median if speed is not None else None
-            row["throughput_max"] = speed.largest if speed is not None else None
+            name = row["rate_definition"]
+            row["rate_words"] = f"{name}: {row['rate_rule']}" if name is not None and row.get("rate_rule") else name
         return rows
 
     # -- what to know first -------------------------------------------------------------------------------------------
@@ -338,7 +309,7 @@ class Summarize:
         sizes: dict[tuple[str, int, str | None], Hidden],
     ) -> list[Note]:
         """Return what must be known first, the most important first."""
-        tally, many = self._tally, len(self._tally.segments) > 1
+        tally = self._tally
         buckets = serving or apart
         notes = [Note(said, _until(said, ": ")) for said in self._errors.words(tally, sizes)]
         notes += self._trouble_notes(explained=bool(notes))
@@ -351,7 +322,7 @@ class Summarize:
         for segment in tally.segments.values():
             hidden = self._graphs.hidden(segment, tally)
             if hidden is not None:
-                notes.append(Note(f"run {segment.number}: {hidden}" if many else hidden, _until(hidden, ": ")))
+                notes.append(Note(in_run(tally, segment.file, segment.number, hidden), _until(hidden, ": ")))
         notes += [Note(said, _until(said, ", since")) for said in lineage_notes(self._lineage) if "spec v1" not in said]
         notes += [Note(said, _until(said, " (")) for said in join_notes(self._lineage)]
         if not self._errors.found:
@@ -360,6 +331,7 @@ class Summarize:
         notes += [Note(said) for said in _varying_notes(serving)]
         notes += [Note(said, _until(said, " (")) for said in variant_notes(serving)]
         notes += [Note(said) for said in copies_notes(tally, serving)]
+        notes += [Note(said) for said in _same_states_notes(serving)]
         notes += [Note(said) for said in self._reading_notes(context)]
         return notes
 
@@ -393,8 +365,8 @@ class Summarize:
             )
         if unparsed:
             notes.append(f"{count(unparsed, 'record')} could not be read; logscope events lists them with the reason")
-        if self._repeated:
-            hidden = count(self._repeated, "repeated line")
+        if self._lengths.repeated:
+            hidden = count(self._lengths.repeated, "repeated line")
             notes.append(f"Ray hid {hidden}: counts and sums of server lines are lower bounds")
         return [*notes, *context.warnings]
 
@@ -408,15 +380,18 @@ class Summarize:
     ) -> str:
         parts = []
         runs = len(self._tally.segments)
-        if runs > 1:
-            parts.append(f"{runs} server runs")
+        files = len({file for file, _ in self._tally.segments})
+        if runs > files:
+            parts.append(f"{runs} server runs" + (f" in {files} logs" if files > 1 else ""))
+        elif files > 1:
+            parts.append(f"{files} logs")
         targets = [bucket for bucket in serving if bucket.key.role == "target"]
         others = [bucket for bucket in apart if bucket.key.role == "target" and bucket.key.during == "warmup"]
         if targets:
-            said = captured_words(targets, sizes, runs=runs > 1)
+            said = captured_words(targets, sizes, self._tally)
             parts.append(f"hidden captures: {said}" if said.count("; ") < 2 else "hidden captures differ, see below")
         elif others:
-            said = captured_words(others, sizes, runs=runs > 1)
+            said = captured_words(others, sizes, self._tally)
             parts.append(f"no target pass while serving; hidden captures in warm-up: {said}")
         else:
             parts.append("no target pass while serving" if serving or apart else self._without_passes())
@@ -425,7 +400,8 @@ class Summarize:
             parts.append(f"accept len {lengths[0]['accept_len_mean']:.2f}")
         elif lengths:
             means = [row["accept_len_mean"] for row in lengths]
-            parts.append(f"accept len {min(means):.2f} to {max(means):.2f} in {len(lengths)} processes")
+            low, high = f"{min(means):.2f}", f"{max(means):.2f}"
+            parts.append(f"accept len {low if low == high else f'{low} to {high}'} in {len(lengths)} processes")
         facts = lineage_facts(self._lineage)
         if targets and facts["draft_inputs"]:
             traced, inputs = facts["draft_inputs_traced"], facts["draft_inputs"]
@@ -606,6 +582,26 @@ def _joined_notes(buckets: Sequence[Bucket], sizes: dict[tuple[str, int, str | N
                 "embedding is for its config to say (logscope check --contract)"
             )
     return notes[:1]
+
+
+def _same_states_notes(buckets: Sequence[Bucket]) -> list[str]:
+    """Say when several logs print the very same states: the files of one run's writers, not several runs."""
+    prints: dict[str, list[str]] = {}
+    for bucket in buckets:
+        if bucket.key.role == "target":
+            names = [(cell, str(cell.digest)) for cell in bucket.cells.values()]
+            known = [f"{bucket.key.phase} {cell.event} {cell.layer} {name}" for cell, name in names if name]
+            if known:
+                prints.setdefault(bucket.key.file, []).extend(known)
+    logs: dict[tuple[str, ...], list[str]] = {}
+    for file, name in prints.items():
+        logs.setdefault(tuple(sorted(name)), []).append(file)
+    return [
+        f"{and_list(files)} print the same states: files of one run's writers, or the same work served twice; their "
+        "numbers stand apart and are not to be added up"
+        for files in logs.values()
+        if len(files) > 1
+    ]
 
 
 def _varying_notes(buckets: Sequence[Bucket]) -> list[str]:

@@ -221,6 +221,15 @@ class Tally:
             ),
         )
 
+    def run_name(self, file: str, segment: int) -> str:
+        """Return what tells a run from the others in a sentence: nothing, ``run 2``, ``a.log`` or ``a.log run 2``."""
+        if len(self.segments) < 2:
+            return ""
+        files = {other for other, _ in self.segments}
+        several = sum(1 for other, _ in self.segments if other == file) > 1
+        parts = [file] * (len(files) > 1) + [f"run {segment}"] * (several or len(files) == 1)
+        return " ".join(parts)
+
     def see(self, item: Item) -> Bucket | None:
         """Take one item; return the bucket of a forward pass."""
         if isinstance(item, ForwardPass):
