@@ -82,11 +82,12 @@ class Open:
             return source.width > self.join.width
         return None
 
-    def add(self, slot: Slot, payload: Payload, *, before_join: bool = False) -> None:
-        """Take a record: at the end, or (one that comes late) before the joined state."""
+    def add(self, slot: Slot, payload: Payload) -> None:
+        """Take a record: at the end, or (a ``forward_end`` found late) before the joined state."""
         event = payload.event
         slot.owner = self
-        if before_join:
+        late = event == "forward_end" and self.join is not None
+        if late:
             at = next(number for number, other in enumerate(self.slots) if other.payload is self.join)
             self.slots.insert(at, slot)
         else:
@@ -108,12 +109,12 @@ class Open:
                 self.input = payload
             elif event in _FC:
                 self.fc = True
-        if event != "aux_concat" and self.rows is None:
+        if self.rows is None and (event != "aux_concat" or self.role == "target"):
             self.rows = payload.rows
         if event in CAPTURE_EVENTS or event in MODEL_EVENTS or event == "aux_concat":
             if self.first_kind is None:
                 self.first_kind = kind
-            if not before_join:
+            if not late:
                 self.last_kind = kind
 
     def has(self, event: str) -> bool:

@@ -9,9 +9,13 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from logscope.model import CAPTURE_EVENTS, Record
+
+# The records of a pass, and those of them that another record of the same pass follows.
+KNOWN = frozenset({*CAPTURE_EVENTS, "forward_end", "aux_concat", "forward", "fc_output", "fc"})
+INNER = KNOWN - {"aux_concat", "fc"}
 
 if TYPE_CHECKING:
     from logscope.model import Occurrence, Payload
@@ -38,7 +42,7 @@ class Slot:
         self.home: Slot | None = None
         self.next: Slot | None = None
         self.back: Slot | None = None
-        self.owner: object = None
+        self.owner: Any = None
         self.position = 0
 
     @property
@@ -91,13 +95,24 @@ def num_aux(payload: Payload) -> int | None:
     return value if isinstance(value, int) else None
 
 
+def text_key(payload: Payload) -> tuple[Any, ...]:
+    """Return what makes two payloads the same print; nan is the same print as nan."""
+    norm: Any = payload.norm
+    head: Any = payload.head
+    if norm is not None and norm != norm:  # noqa: PLR0124 - only nan differs from itself
+        norm = "nan"
+    if head is not None and any(value != value for value in head):  # noqa: PLR0124
+        head = tuple(map(str, head))
+    return (payload.event, payload.site, payload.layer, payload.shape, norm, head, payload.mode, num_aux(payload))
+
+
 def unmistakable(payload: Payload) -> bool:
     """Tell whether its values make it one of a kind: a finite norm that is not zero.
 
     Records without a norm, and nan or all-zero ones, are printed again word for word by later passes.
     """
     norm = payload.norm
-    return norm is not None and norm != 0.0 and math.isfinite(norm) and payload.intact == "whole"
+    return payload.usable and norm is not None and norm != 0.0 and math.isfinite(norm)
 
 
 def compatible(one: Payload, other: Payload) -> bool:
@@ -135,7 +150,7 @@ class Form:
     Read from the kinds that occur, rare ones left out. None: no such pass is printed.
     """
 
-    __slots__ = ("draft_first", "draft_last", "ends", "layers", "target_first", "target_last")
+    __slots__ = ("draft_first", "draft_last", "ended", "ends", "fc", "layers", "target_first", "target_last")
 
     def __init__(self, kinds: Counter[Kind]) -> None:
         most = max(kinds.values(), default=0)
@@ -166,7 +181,23 @@ class Form:
                 self.draft_last: object = "aux_concat"
             elif "forward" in events:
                 self.draft_last = None
+        self.ended = "forward_end" in events
+        self.fc = bool(events & {"fc_output", "fc"})
         self.ends = {"target": self.target_last, "draft": self.draft_last}
+
+    def due(self, made: Any, payload: Payload) -> bool:
+        """Tell whether a pass has everything that is usually printed before a record of it."""
+        event = payload.event
+        if event in CAPTURE_EVENTS:
+            before = [layer for layer in self.layers if payload.layer is not None and layer < payload.layer]
+            return not before or made.last_layer == before[-1]
+        if event == "forward_end":
+            return not self.layers or made.last_layer == self.layers[-1]
+        if event == "aux_concat" and made.role == "target":
+            return made.ended or (not self.ended and (not self.layers or made.last_layer == self.layers[-1]))
+        if event == "aux_concat":
+            return made.fc or not made.wide or not self.fc
+        return True
 
     @staticmethod
     def mark(payload: Payload) -> object:
@@ -182,80 +213,68 @@ class Census:
     """
 
     LIMIT = 16384
+    FIRST = 128
 
-    def __init__(self) -> None:
+    def __init__(self, tp_size: int | None = None) -> None:
+        self.tp_size = tp_size
         self.records = 0
         self.serving = 0
         self.kinds: Counter[Kind] = Counter()
-        self._copies: dict[Payload, int] = {}
-        self._vague: Counter[Payload] = Counter()
-        self._after: dict[Kind, Counter[Kind]] = {}
-        self._last: Kind | None = None
-        self._next = 128
+        self.breaks = 0
+        self._copies: dict[tuple[Any, ...], int] = {}
+        self._vague: Counter[tuple[Any, ...]] = Counter()
+        self._last: tuple[Kind, int | None] | None = None
+        self._next = self.FIRST
+        self._usual: int | None = None
 
     def add(self, payload: Payload, *, capturing: bool) -> bool:
         """Count a record; tell whether enough was seen."""
         self.records += 1
         kind = kind_of(payload)
         self.kinds[kind] += 1
-        if self._last is not None:
-            after = self._after.get(self._last)
-            if after is None:
-                after = self._after[self._last] = Counter()
-            after[kind] += 1
-        self._last = kind
+        here = (kind, payload.rows)
+        if self._last is not None and breaks_off(self._last, here):
+            self.breaks += 1
+        self._last = here
         if not capturing:
             self.serving += 1
+            key = text_key(payload)
             if unmistakable(payload):
-                self._copies[payload] = self._copies.get(payload, 0) + 1
+                self._copies[key] = self._copies.get(key, 0) + 1
             else:
-                self._vague[payload] += 1
+                self._vague[key] += 1
         if self.serving >= self._next or self.records >= self.LIMIT:
             self._next *= 2
             return self.records >= self.LIMIT or self._clear()
         return False
 
-    def one_voice(self) -> bool | None:
-        """Tell whether the records follow each other as one writer prints them; None when one kind cannot tell.
-
-        Within a pass one writer never prints a kind twice in a row, and always goes on with the same kind.
-        """
-        said = None
-        for kind, after in self._after.items():
-            event, layer, _ = kind
-            inner = event in CAPTURE_EVENTS and any(
-                e == "forward_end" or (e in CAPTURE_EVENTS and (n or 0) > (layer or 0)) for e, n, _ in self.kinds
-            )
-            total = after.total()
-            if total < 4 or not (inner or event in ("forward_end", "forward")) or len(self.kinds) < 2:
-                continue
-            if event != "forward_end" and event != "forward":
-                best, count = after.most_common(1)[0]
-                if best == kind or count < 0.9 * total:
-                    return False
-            elif after[kind] > 0.1 * total:
-                return False
-            said = True
-        return said
+    @property
+    def one_voice(self) -> bool:
+        """Whether the records follow each other as one writer prints them, but for a little damage."""
+        inner = sum(1 for event, _, _ in self.kinds if event in INNER)
+        return inner > 0 and len(self.kinds) > 1 and self.breaks <= 1 + self.records // 200
 
     def _old(self) -> list[int]:
-        """How often the oldest quarter of the distinct records was printed: every writer has passed them."""
+        """How often the oldest of the distinct records were printed: every writer has passed them, it is hoped."""
         counts = list(self._copies.values())
         return counts[: max(1, len(counts) // 4)]
 
     def _clear(self) -> bool:
-        if self.one_voice():
-            return True
+        """Tell whether the count no longer moves: the same at two looks, the second over twice as many records."""
         old = self._old()
-        return len(old) >= 8 and max(Counter(old).values()) >= 0.8 * len(old)
+        before = self._usual
+        usual, times = Counter(old).most_common(1)[0] if old else (0, 0)
+        self._usual = usual if len(old) >= 8 and times >= 0.8 * len(old) else None
+        if self.one_voice and (usual <= 1 or self.breaks == 0):
+            return True
+        if self._usual is None:
+            return False
+        if self._usual == self.tp_size:
+            return True
+        return before == self._usual and (self.tp_size is None or self._usual > self.tp_size)
 
     def writers(self, tp_size: int | None) -> tuple[int | None, str]:
         """Return how many writers print every record, None when that cannot be told, and the evidence in words."""
-        if tp_size == 1 and (self.one_voice() is not False):
-            return 1, "tp_size 1 in server_args"
-        if self.one_voice():
-            said = f"; tp_size is {tp_size}, so one rank prints" if tp_size and tp_size > 1 else ""
-            return 1, f"{self.records} records follow each other as one writer prints them{said}"
         counts = self._copies or self._vague
         if not counts:
             return (None, "no record outside graph capture") if tp_size is None else (tp_size, "tp_size in server_args")
@@ -265,14 +284,36 @@ class Census:
             weight[number] += number
         usual, _ = max(weight.items(), key=lambda item: (item[1], item[0]))
         times = sum(1 for number in old if number == usual)
-        if tp_size is not None and tp_size > 1:
-            if usual == tp_size or (usual > tp_size and usual % tp_size == 0):
-                return tp_size, f"tp_size in server_args, and {times} of {len(old)} records stand there {usual} times"
-            if tp_size / 2 < usual < tp_size:
-                return tp_size, f"tp_size in server_args; {times} of {len(old)} records stand there only {usual} times"
-        if len(counts) < 2 and usual > 1:
-            return None, f"one distinct record, {usual} times: too few to count writers"
+        several = tp_size is not None and tp_size > 1
+        if several and self.breaks and usual % (tp_size or 1) == 0:
+            return tp_size, f"tp_size in server_args; {times} of {len(old)} records stand there {usual} times"
+        if self.one_voice and (usual == 1 or self.breaks == 0):
+            said = f"; tp_size is {tp_size}, so one rank prints" if several else ""
+            return 1, f"{self.records} records follow each other as one writer prints them{said}"
+        if tp_size == 1 and usual == 1:
+            return 1, "tp_size in server_args, and no record stands there twice"
+        if several and tp_size is not None and tp_size / 2 < usual <= tp_size:
+            return tp_size, f"tp_size in server_args; {times} of {len(old)} records stand there {usual} times"
         if len(counts) < 2 and tp_size is None:
-            return None, "one record: too few to count writers"
+            return None, f"one distinct record ({usual} times): too few to count writers"
         said = f"; tp_size is {tp_size}" if tp_size is not None and tp_size != usual else ""
         return usual, f"{times} of {len(old)} distinct records stand there {usual} times{said}"
+
+
+def breaks_off(last: tuple[Kind, int | None], here: tuple[Kind, int | None]) -> bool:
+    """Tell whether two records cannot follow each other in the prints of one writer: the second pass has begun too soon.
+
+    Within a target pass only a later layer, ``forward_end`` or the joined state may follow; a draft pass never begins
+    behind a ``forward`` or a ``forward_end``. Rows are the same within a pass.
+    """
+    (event, layer, _), rows = last
+    (after, later, joined), there = here
+    if after not in KNOWN or event not in INNER:
+        return False
+    if event in CAPTURE_EVENTS:
+        if after in CAPTURE_EVENTS:
+            return (later or 0) <= (layer or 0) or rows != there
+        return after not in ("forward_end", "aux_concat")
+    if event == "forward_end":
+        return after != "aux_concat"
+    return after not in ("fc_output", "fc", "aux_concat") or joined not in (None, 1)

@@ -15,9 +15,9 @@ from collections import deque
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
-from logscope.assembly import MODEL_EVENTS, Open, continues, role_of
-from logscope.copies import Census, Form, Slot, compatible, kind_of, near, unmistakable
-from logscope.model import CAPTURE_EVENTS, ForwardPass, Segment, ServerEvent
+from logscope.assembly import Open, continues, role_of
+from logscope.copies import Census, Form, Slot, compatible, kind_of, near, text_key, unmistakable
+from logscope.model import ForwardPass, Segment, ServerEvent
 from logscope.phases import Habits, decide, printed_phase
 from logscope.segments import OPENERS, PAST, Lives
 
@@ -59,7 +59,8 @@ class Group:
         self.expected: int | None = 1
         self.number = 1 if not marked else _UNCOUNTED
         self.open: dict[Payload, Slot] = {}
-        self.vague: dict[Payload, list[Slot]] = {}
+        self.texts: dict[tuple[Any, ...], Slot] = {}
+        self.vague: dict[tuple[Any, ...], list[Slot]] = {}
         self.tail: Slot | None = None
         self.head: Slot | None = None
         self.position = 0
@@ -88,65 +89,79 @@ class Group:
         if writer is not None:
             return self._take_marked(occurrence, payload, role, writer)
         if self.number == 1:
-            return self._append(occurrence, payload, role) is not None
+            current = self.current
+            made = current if current is not None and continues(current, payload, role) else None
+            return self._append(occurrence, payload, role, made) is not None
         return self._take_unmarked(occurrence, payload, role)
 
     def _take_unmarked(self, occurrence: Occurrence, payload: Payload, role: Role | None) -> bool:
         clear = unmistakable(payload)
-        if not clear:
-            home = self._vague_home(payload) if payload.usable else self._damaged_home(payload)
-            if home is not None:
-                if home.payload is payload:
-                    self._copy(home, occurrence)
-                else:
-                    self._alike(home, occurrence)
-                return True
-            if payload.event == "forward_end" and payload.usable and self._late_end(occurrence, payload):
-                return True
+        key = text_key(payload)
+        if clear:
+            home = self.texts.get(key)
+        elif payload.usable:
+            home = self._vague_home(key)
+        else:
+            home = self._damaged_home(payload)
+        if home is not None:
+            if payload.usable:
+                self._copy(home, occurrence)
+            else:
+                self._alike(home, occurrence)
+            return True
         current = self.current
-        if current is not None and not continues(current, payload, role) and not self._whole(current):
+        if clear and current is not None and continues(current, payload, role):
+            made: Open | None = current
+        else:
+            made = self._unfinished(payload, role, clear=clear)
+        if made is None and current is not None and not self._whole(current):
             home = self._twin(payload)
             if home is not None:
                 self._alike(home, occurrence)
                 return True
-        slot = self._append(occurrence, payload, role)
+        slot = self._append(occurrence, payload, role, made)
         if slot is None:
             return False
         if clear:
-            self.open[payload] = slot
+            self.open[payload] = self.texts[key] = slot
         elif payload.usable:
-            self.vague.setdefault(payload, []).append(slot)
+            self.vague.setdefault(key, []).append(slot)
         return True
 
-    def _vague_home(self, payload: Payload) -> Slot | None:
-        """Return where a copy of a record that later passes print again belongs: the first place with room.
+    def _vague_home(self, key: tuple[Any, ...]) -> Slot | None:
+        """Return where a copy of a record that later passes print word for word belongs: the first place with room.
 
-        There is room where fewer writers stand than before it (one is about to print it), or than after it.
+        The first n prints are taken for the first pass, the next n for the second, whoever printed them. A place all
+        writers have left (one of a kind behind it has all its copies) has no room any more, so that a lost copy is
+        missed where it is lost.
         """
-        for slot in self.vague.get(payload, ()):
-            total = slot.total
-            if total < self.number:
-                back, after = slot.back, slot.next
-                if (back is None or back.total > total) or (after is not None and after.total > total):
-                    return slot
+        for slot in self.vague.get(key, ()):
+            if slot.total < self.number and slot.owner.index >= self.passed:
+                return slot
         return None
 
-    def _late_end(self, occurrence: Occurrence, payload: Payload) -> bool:
-        """Put a ``forward_end`` into the first pass that was joined without one: an earlier pass had taken its copy."""
-        if self.form.target_last is None:
-            return False
+    def _unfinished(self, payload: Payload, role: Role | None, *, clear: bool) -> Open | None:
+        """Return the first pass that is not finished and that a record goes on with.
+
+        Records that later passes repeat are found late (their first prints were taken for an earlier pass), so the
+        pass they belong to need not be the current one; it may even be joined already. They go where everything that
+        comes before them in a pass is there.
+        """
         for made in self.held:
-            if made.role == "target" and made.join is not None and not made.ended and made.rows == payload.rows:
-                join = next(slot for slot in made.slots if slot.payload is made.join)
-                slot = Slot(occurrence)
-                made.add(slot, payload, before_join=True)
-                slot.back, slot.next, slot.position = join.back, join, join.position
-                if join.back is not None:
-                    join.back.next = slot
-                join.back = slot
-                self.vague.setdefault(payload, []).append(slot)
-                return True
-        return False
+            if made.index < self.passed:
+                continue
+            if continues(made, payload, role) and (clear or self.form.due(made, payload)):
+                if not made.closed or not self._whole(made):
+                    return made
+            elif (
+                payload.event == "forward_end"
+                and made.role == "target"
+                and made.join is not None
+                and not made.ended
+                and made.rows == payload.rows
+            ):
+                return made
+        return None
 
     def _damaged_home(self, payload: Payload) -> Slot | None:
         """Return the record a damaged copy was to be: the first with room that it fits as far as it can be read."""
@@ -182,25 +197,28 @@ class Group:
         home.add_alike(other)
         payload = other.payload
         if not self.marked and unmistakable(payload):
-            self.open[payload] = other
+            self.open[payload] = self.texts[text_key(payload)] = other
         if home.total >= self.number:
             self.filled(home)
 
     def filled(self, slot: Slot) -> None:
-        """Close a record that every writer has printed: all of them have left the passes before it."""
-        if not self.marked:
-            self.open.pop(slot.payload, None)
-        owner = slot.owner
-        if isinstance(owner, Open) and owner.index > self.passed:
-            self.passed = owner.index
+        """Close a record that every writer has printed: all of them have left the passes before it.
+
+        Only a record that is one of a kind shows that; the copies of others may be those of later passes.
+        """
+        payload = slot.payload
+        if not unmistakable(payload):
+            return
+        self.open.pop(payload, None)
+        self.texts.pop(text_key(payload), None)
+        if slot.owner.index > self.passed:
+            self.passed = slot.owner.index
 
     def _take_marked(self, occurrence: Occurrence, payload: Payload, role: Role | None, writer: Writer) -> bool:
         at = writer.at.next if writer.at is not None else self.head
         slot, steps = at, 0
         while slot is not None and steps < 96:
-            if slot.payload is payload or (
-                slot.alike is not None and any(other.payload is payload for other in slot.alike)
-            ):
+            if slot.payload is payload or self._prints(slot, payload):
                 self._step(writer, slot, occurrence, payload)
                 return True
             slot, steps = slot.next, steps + 1
@@ -212,45 +230,72 @@ class Group:
                     writer.at, writer.position = slot, slot.position
                     return True
                 slot, steps = slot.next, steps + 1
-        slot = self._append(occurrence, payload, role)
+        current = self.current
+        made = current if current is not None and continues(current, payload, role) else None
+        slot = self._append(occurrence, payload, role, made)
         if slot is None:
             return False
         writer.at, writer.position = slot, slot.position
         return True
 
+    @staticmethod
+    def _prints(slot: Slot, payload: Payload) -> bool:
+        """Tell whether some writer has printed the same text in this place."""
+        if slot.payload.event != payload.event or not payload.usable:
+            return False
+        key = text_key(payload)
+        return text_key(slot.payload) == key or (
+            slot.alike is not None and any(text_key(other.payload) == key for other in slot.alike)
+        )
+
     def _step(self, writer: Writer, slot: Slot, occurrence: Occurrence, payload: Payload) -> None:
         writer.at, writer.position = slot, slot.position
         if slot.payload is not payload and slot.alike is not None:
-            slot = next(other for other in slot.alike if other.payload is payload)
+            key = text_key(payload)
+            slot = next((other for other in slot.alike if text_key(other.payload) == key), slot)
         slot.copies += 1
         if self.keep:
             slot.others.append(occurrence)
 
     # -- passes ---------------------------------------------------------------------------------------------------
 
-    def _append(self, occurrence: Occurrence, payload: Payload, role: Role | None) -> Slot | None:
-        """Put a new record behind the last one: into the current pass, or a new one; None when it begins none."""
-        current = self.current
-        if current is None or not continues(current, payload, role):
+    def _append(self, occurrence: Occurrence, payload: Payload, role: Role | None, made: Open | None) -> Slot | None:
+        """Put a new record into a pass, or (None) into a new one; None when it can begin none."""
+        if made is None:
             begins = role_of(payload, role)
-            if begins is None or (not payload.usable and payload.event == "forward_end"):
+            if begins is None:
                 return None
-            current = self._begin(begins, occurrence)
+            made = self._begin(begins, occurrence)
         slot = Slot(occurrence)
-        current.add(slot, payload)
-        if current.printed is None and payload.fields:
-            current.printed = printed_phase(payload)
+        made.add(slot, payload)
+        if made.printed is None and payload.fields:
+            made.printed = printed_phase(payload)
         if self.number != 1:
-            self.position += 1
-            slot.position = self.position
-            slot.back = self.tail
-            if self.tail is not None:
-                self.tail.next = slot
-            if self.head is None:
-                self.head = slot
-            self.tail = slot
-        current.end_offset = occurrence[1]
+            self._chain(slot, made)
+        made.end_offset = occurrence[1]
         return slot
+
+    def _chain(self, slot: Slot, made: Open) -> None:
+        """Link a record behind the one before it in the order a single writer prints."""
+        at = made.slots.index(slot) if made.slots[-1] is not slot or made is not self.current else -1
+        if at > 0:
+            back: Slot | None = made.slots[at - 1]
+        elif at == 0 and len(made.slots) > 1:
+            back = made.slots[1].back
+        else:
+            back = self.tail
+        after = back.next if back is not None else self.head
+        self.position += 1
+        slot.position = self.position if after is None else after.position
+        slot.back, slot.next = back, after
+        if back is not None:
+            back.next = slot
+        else:
+            self.head = slot
+        if after is not None:
+            after.back = slot
+        else:
+            self.tail = slot
 
     def _begin(self, role: Role, occurrence: Occurrence) -> Open:
         if self.current is not None:
@@ -261,11 +306,11 @@ class Group:
         lives = labeller.lives
         made.offset = occurrence[1]
         made.segment = lives.segment
-        made.region = lives.region
+        made.region = self._region(role)
         made.time = occurrence[2].time or labeller.time
-        lives.active = lives.active or lives.region is None
-        lives.past = lives.past or lives.region is None
-        made.during = lives.during
+        if made.region is None:
+            lives.active = lives.past = True
+        made.during = "graph_capture" if made.region is not None else lives.during_serving
         back = self.current
         if back is not None and (back.region is None) == (made.region is None) and back.region == made.region:
             made.back, back.next = back, made
@@ -279,6 +324,20 @@ class Group:
         labeller.queue.append(made)
         return made
 
+    def _region(self, role: Role) -> str | None:
+        """Return what is being captured into a graph, as far as it concerns a pass of this role.
+
+        Other writers run a little ahead of the one that logs: a target pass while the draft's graphs are captured
+        is already served, and nothing is captured any more once serving began (except by a line after "ready").
+        """
+        lives = self.labeller.lives
+        region = lives.region
+        if region is None or (self.settled_serving and not lives.ready):
+            return None
+        if role == "target" and "draft" in region:
+            return None
+        return region
+
     def _whole(self, made: Open) -> bool:
         """Tell whether a pass has reached the record its kind usually ends with."""
         end = self.form.ends[made.role]
@@ -290,7 +349,7 @@ class Group:
         if current is None or current.closed:
             return
         current.closed = True
-        self.habits.note(current)
+        self.habits.note(current, self.labeller.lives)
         self.advance()
 
     def advance(self, *, final: bool = False) -> None:
@@ -351,11 +410,14 @@ class Group:
                 payload = one.payload
                 if self.open.get(payload) is one:
                     del self.open[payload]
-            same = self.vague.get(slot.payload)
-            if same is not None and slot in same:
-                same.remove(slot)
-                if not same:
-                    del self.vague[slot.payload]
+                    self.texts.pop(text_key(payload), None)
+            if not unmistakable(slot.payload):
+                key = text_key(slot.payload)
+                same = self.vague.get(key)
+                if same is not None and slot in same:
+                    same.remove(slot)
+                    if not same:
+                        del self.vague[key]
         last = made.slots[-1]
         for writer in self.writers.values():
             if writer.position < last.position:
@@ -394,6 +456,7 @@ class Labeller:
         self._capturing = False
         self._ahead_past = False
         self._ahead_args: tuple[Any, ...] | None = None
+        self._ahead_tp: int | None = None
         self._seen = 0
         self._end = 0
         self._last: Occurrence | None = None
@@ -434,6 +497,8 @@ class Labeller:
             return self._ahead_past or (event == "server_args" and self._ahead_args == occurrence[2].writer)
         if event == "server_args":
             self._ahead_args = occurrence[2].writer
+            tp_size = payload.fields.get("tp_size")
+            self._ahead_tp = tp_size if isinstance(tp_size, int) else None
         elif event in PAST or payload.site is not None:
             self._ahead_past = self._ahead_past or not self._capturing
         return False
@@ -453,7 +518,7 @@ class Labeller:
             key = group_key(occurrence[2])
             census = self._census.get(key)
             if census is None:
-                census = self._census[key] = Census()
+                census = self._census[key] = Census(self._ahead_tp)
             return census.add(payload, capturing=self._capturing)
         if event == "graph_capture_begin" or event == "graph_capture_progress":
             self._capturing = True
@@ -557,7 +622,7 @@ class Labeller:
             self._ahead = []
             self._census = {}
             self._capturing = self._ahead_past = False
-            self._ahead_args = None
+            self._ahead_args = self._ahead_tp = None
             self._open_life(occurrence)
             self._beyond(occurrence)
             self._look(occurrence)

@@ -12,6 +12,7 @@ follows decides: a draft pass with all rows (FULL) follows a verify of spec v2, 
 
 from __future__ import annotations
 
+from math import gcd
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
@@ -61,14 +62,18 @@ class Habits:
     decodes
         a draft pass directly after a draft pass, outside graph capture: several draft steps, printed.
     version
-        ``v2`` when a verify is followed by a draft pass with all rows, ``v1`` when by fewer or a row a request.
+        ``v2`` when a verify is followed by a draft pass with all rows, ``v1`` when by the accepted rows only.
+    verify_rows
+        the greatest common divisor of the rows of all verifies known by order: draft tokens divide it.
+    captured_rows
+        the most rows of a target pass that was captured into a graph: smaller verifies are replayed and print nothing.
     last_names, full_names
         capture_hidden_mode as printed, by what its rows showed (a number means nothing before).
     """
 
     __slots__ = (
-        "all_rows", "after_misses", "after_hits", "before_hits", "before_misses", "decodes", "drafts", "full_names",
-        "last_names", "later_hits", "targets", "version", "version_why", "wide",
+        "all_rows", "captured_rows", "decodes", "drafts", "full_names", "last_names", "targets", "verify_rows",
+        "version", "version_why", "wide", "_said", "_unsaid",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -81,16 +86,17 @@ class Habits:
         self.last_names = {"LAST"}
         self.full_names = {"FULL"}
         self.all_rows: set[str] = set()
-        self.before_hits = 0
-        self.before_misses = 0
-        self.later_hits = 0
-        self.after_hits = 0
-        self.after_misses = 0
+        self.verify_rows = 0
+        self.captured_rows = 0
+        self._said = 0
+        self._unsaid = 0
 
-    def note(self, made: Open) -> None:
-        """Learn from a pass that has ended."""
+    def note(self, made: Open, lives: Lives) -> None:
+        """Learn from a pass that has ended, when the next one begins."""
         if made.role == "target":
             self.targets += 1
+            if made.region is not None and made.rows is not None:
+                self.captured_rows = max(self.captured_rows, made.rows)
             return
         self.drafts += 1
         back = made.back
@@ -104,13 +110,30 @@ class Habits:
         if back.role == "draft":
             if not made.wide and made.input is not None and back.rows != 0:
                 self.decodes = True
-        elif self.version is None and back.back is not None and is_decode(back.back, self):
-            # The target pass between was a verify: it follows a draft decode.
-            read = self.reads(made)
-            if read == "FULL" and (made.rows or 0) > 1:
-                self.version, self.version_why = "v2", "a draft pass with all rows follows a verify"
-            elif read == "LAST":
-                self.version, self.version_why = "v1", "a draft pass with a row a request follows a verify"
+        else:
+            self._after_target(made, back, lives)
+
+    @property
+    def says_extends(self) -> bool:
+        """Whether every extend known by its rows was followed by its Prefill line (at least two were)."""
+        return self._said >= 2 and not self._unsaid
+
+    def _after_target(self, made: Open, back: Open, lives: Lives) -> None:
+        """Learn from the first draft pass after a target pass."""
+        if back.back is not None and is_decode(back.back, self) and back.rows:
+            self.verify_rows = gcd(self.verify_rows, back.rows)
+        if back.rows is not None and no_verify(back.rows, lives.draft_tokens, self.verify_rows):
+            if said_after(made, lives, back.rows):
+                self._said += 1
+            else:
+                self._unsaid += 1
+        if self.version is not None or made.rows is None:
+            return
+        read = self.reads(made)
+        if read == "FULL" and made.rows > 1:
+            self.version, self.version_why = "v2", "the draft keeps all rows (FULL) after a verify"
+        elif read == "LAST" and back.rows is not None and made.rows < back.rows:
+            self.version, self.version_why = "v1", "the draft reads accepted rows only after a verify"
 
     def _names(self, made: Open) -> None:
         join = made.join
@@ -165,17 +188,19 @@ def decide(made: Open, habits: Habits, lives: Lives, *, final: bool) -> Label | 
 def _draft(made: Open, habits: Habits, lives: Lives, *, final: bool) -> Label | None:
     if made.region is not None:
         what = made.region
-        if "extend" in what:
+        if "extend" in what and made.wide is not False:
             return Label("draft_extend", "server")
-        if "decode" in what or what.strip() == "draft":
+        if ("decode" in what or what.strip() == "draft") and not made.wide:
             return Label("decode", "server")
         return Label("draft_extend" if made.wide else "decode", "rows")
     back = made.back
-    if back is not None and back.role == "target":
+    if back is not None and back.role == "target" and not (made.wide is False and habits.wide):
         if back.phase in _AFTER:
             return Label(_AFTER[back.phase], "printed" if back.evidence == "printed" else "order")
         return Label("unknown", "none", f"the target pass before it is {back.phase}, so extend or draft_extend")
     if back is not None and not made.wide and back.rows != 0:
+        if back.role == "target":
+            return Label("decode", "rows")
         if made.wide is False or habits.targets:
             return Label("decode", "order")
     if back is None and made.wide is False and not made.fresh:
@@ -193,11 +218,11 @@ def _hidden_target(made: Open, habits: Habits, *, final: bool) -> Label | None:
     if habits.decodes and back is not None and back.phase in ("decode", "extend", "draft_extend"):
         return Label("draft_extend" if back.phase == "decode" else "extend", "order")
     read = habits.reads(made)
-    if made.wide or read == "FULL":
-        if read == "FULL" and (made.rows or 0) > 1:
-            return Label("draft_extend", "rows")
-        if read == "LAST" and habits.version == "v2":
-            return Label("extend", "rows")
+    rows = made.rows if made.rows is not None or made.join is None else made.join.rows
+    if read == "FULL" and (rows or 0) > 1:
+        return Label("draft_extend", "rows")
+    if made.wide and read == "LAST" and habits.version == "v2":
+        return Label("extend", "rows")
     if made.fresh:
         return Label("extend", "order")
     if not final:
@@ -207,68 +232,112 @@ def _hidden_target(made: Open, habits: Habits, *, final: bool) -> Label | None:
 
 def _target(made: Open, habits: Habits, lives: Lives, *, final: bool) -> Label | None:
     if made.region is not None:
-        return _captured(made, lives, final=final)
-    rows, tokens = made.rows, lives.draft_tokens
-    prefill = None
+        return _captured(made, habits, lives, final=final)
     if not habits.drafts:
-        return _alone(made, habits, lives, final=final)
-    back = made.back
-    if back is not None and is_decode(back, habits):
-        return Label("verify", "order")
-    hidden_decodes = any("draft" in what and "extend" not in what for what in lives.graphs)
-    several = lives.segment is not None and (lives.segment.num_steps or 0) > 1 and not lives.adaptive
-    steps = habits.decodes or (several and not hidden_decodes)
-    if steps and (back is not None or made.fresh):
+        return _alone(made, lives, final=final)
+    if made.fresh:
+        # Nothing was served before it: there is nothing to verify.
         return Label("extend", "order")
-    if tokens is not None and rows is not None and rows % tokens:
-        return Label("extend", "rows")
+    back = made.back
+    if back is not None:
+        if is_decode(back, habits):
+            return Label("verify", "order")
+        # Not a decode step, if it is known to be anything: then no verify either, where decode steps print.
+        known = back.role == "target" or back.phase not in ("unknown", "idle")
+        if known and _decodes_print(habits, lives):
+            return Label("extend", "order")
+    rows, tokens = made.rows, lives.draft_tokens
     after = made.next
     if after is None:
         if not final:
             return None
+        read = None
+    else:
+        if after.role == "draft" and after.join is None and not after.closed and not final:
+            return None
+        read = habits.reads(after) if after.role == "draft" else None
+    if read == "FULL" and after is not None and (after.rows or 0) > 1:
+        return Label("verify", "order")
+    if rows is not None and no_verify(rows, tokens, habits.verify_rows):
+        return Label("extend", "rows")
+    if rows is not None and rows <= habits.captured_rows:
+        # A verify this small would have been replayed from a graph, without a print.
+        return Label("extend", "server")
+    version = habits.version or (lives.segment.spec_version if lives.segment is not None else None)
+    if after is None:
         return Label("unknown", "none", "nothing that decides stands before it, and nothing follows")
     if after.role == "target":
-        if habits.version == "v1":
+        # Spec v1 leaves the draft pass out when every request has just ended; an extend always has one.
+        if version == "v1":
             return Label("verify", "order")
-        if not final:
-            return None
-        return Label("unknown", "none", "no draft pass follows")
-    if after.join is None and not after.closed and not final:
-        return None
-    read = habits.reads(after)
-    if read == "FULL" and (after.rows or 0) > 1:
-        return Label("verify", "order")
+        return None if version is None and not final else Label("unknown", "none", "no draft pass follows")
     if read == "LAST":
-        if habits.version == "v2":
-            return Label("extend", "order")
-        if after.rows is not None and rows is not None and after.rows < rows:
-            return Label("verify", "order")
-        kept = after.join.rows if after.join is not None else None
-        if tokens is not None and kept is not None and kept * tokens != rows:
-            return Label("extend", "rows")
-        prefill = _said_after(made, lives)
-        if prefill is not None and (after.closed or final):
-            return Label("extend", "server")
-        if habits.version is None and not final:
-            return None
-    elif made.fresh:
+        return _kept_last(made, after, version, habits, lives, final=final)
+    if not final:
+        return None
+    return Label("unknown", "none", f"{rows} rows fit an extend and a verify, and so does the draft pass that follows")
+
+
+def _kept_last(
+    made: Open, after: Open, version: str | None, habits: Habits, lives: Lives, *, final: bool
+) -> Label | None:
+    """Label a target pass whose draft pass keeps a row a request: an extend, or in spec v1 a verify too."""
+    if version == "v2":
         return Label("extend", "order")
-    if made.fresh:
-        return Label("extend", "order")
+    rows, tokens = made.rows, lives.draft_tokens
+    if rows is not None and after.rows is not None and after.rows < rows:
+        return Label("verify", "order")
+    kept = after.join.rows if after.join is not None else None
+    if tokens is not None and kept is not None and kept * tokens != rows:
+        # All rows go on although not every draft token of every request was accepted: no verify.
+        return Label("extend", "rows")
+    if not after.closed and not final:
+        return None
+    if said_after(after, lives, rows):
+        return Label("extend", "server")
+    if version is None and not final:
+        return None
+    if version == "v1" and habits.says_extends and lives.segment is not None and not lives.segment.buffered:
+        # Every extend is followed by its Prefill line in this log, and this pass is not.
+        return Label("verify", "server")
     if not final:
         return None
     return Label(
-        "unknown", "none", f"{rows} rows fit an extend and a verify, and the draft pass that follows fits both"
+        "unknown",
+        "none",
+        f"{rows} rows fit an extend and a verify with everything accepted, and spec v1 prints the same after both",
     )
 
 
-def _captured(made: Open, lives: Lives, *, final: bool) -> Label | None:
+def _decodes_print(habits: Habits, lives: Lives) -> bool:
+    """Tell whether a round has draft decode steps that print."""
+    if habits.decodes:
+        return True
+    segment = lives.segment
+    if segment is None or lives.adaptive or (segment.num_steps or 0) < 2:
+        return False
+    return not any("draft" in what and "extend" not in what for what in lives.graphs)
+
+
+def no_verify(rows: int, tokens: int | None, verified: int) -> bool:
+    """Tell whether so many rows can be no verify: it has draft tokens rows for each request.
+
+    Where the number is not known, it divides the rows of every verify seen (``verified``, their common divisor).
+    """
+    if tokens is not None:
+        return rows % tokens != 0
+    return verified > 1 and gcd(rows, verified) == 1
+
+
+def _captured(made: Open, habits: Habits, lives: Lives, *, final: bool) -> Label | None:
     """Label a target pass with dummy input, run while graphs are captured."""
     what = made.region or ""
     if "verify" in what:
         return Label("verify", "server")
     if "piecewise" in what or "prefill" in what:
         return Label("extend", "server")
+    if habits.drafts:
+        return Label("verify", "order")
     if lives.speculating is None and not final:
         return None
     if lives.speculating is None:
@@ -276,7 +345,7 @@ def _captured(made: Open, lives: Lives, *, final: bool) -> Label | None:
     return Label("verify" if lives.speculating else "decode", "server")
 
 
-def _alone(made: Open, habits: Habits, lives: Lives, *, final: bool) -> Label | None:
+def _alone(made: Open, lives: Lives, *, final: bool) -> Label | None:
     """Label a target pass of a log in which no draft prints: server lines and rows are all there is."""
     if made.next is None and not final:
         return None
@@ -323,15 +392,12 @@ def _match(made: Open, lives: Lives) -> Prefill | None:
     return None
 
 
-def _said_after(made: Open, lives: Lives) -> Prefill | None:
-    """Return the ``Prefill batch`` line that spec v1 prints right after the draft pass of an extend."""
-    after = made.next
-    if after is None:
-        return None
+def said_after(after: Open, lives: Lives, rows: int | None) -> bool:
+    """Tell whether a ``Prefill batch`` line of so many tokens stands right behind a draft pass, as spec v1 prints it."""
     ceiling = after.next.offset if after.next is not None else None
     for prefill in reversed(lives.prefills):
         if prefill.offset < after.offset:
             break
-        if (ceiling is None or prefill.offset < ceiling) and prefill.new_token == made.rows:
-            return prefill
-    return None
+        if (ceiling is None or prefill.offset < ceiling) and prefill.new_token == rows:
+            return True
+    return False

@@ -103,8 +103,11 @@ class Lives:
     @property
     def during(self) -> During:
         """Where in the segment's life a line stands that is printed now."""
-        if self.region is not None:
-            return "graph_capture"
+        return "graph_capture" if self.region is not None else self.during_serving
+
+    @property
+    def during_serving(self) -> During:
+        """The same for what is printed while no graph is captured."""
         if self.ready:
             return "serving"
         if self.started:
