@@ -309,10 +309,15 @@ def test_a_log_without_debug_prints_says_so():
     assert row["throughput_max"] == max(speeds)
 
 
-def test_where_fetched_files_came_from_is_a_fact():
-    """The origin of a fetched file stands in the report as the fetcher gave it."""
-    origins = {"a.log": {"host": "gpu-1", "path": "/var/log/a.log"}}
-    assert Summarize().report(Context(origins=origins)).facts["origins"] == origins
+def test_where_fetched_files_came_from_is_shown():
+    """The origin of a fetched file is shown, and stands in the facts as the fetcher gave it."""
+    known = {"host": "gpu-1", "path": "/var/log/a.log", "last_fetched": "2026-11-29T12:00:00+00:00", "filtered": True}
+    report = Summarize().report(Context(origins={"a.log": known}))
+    assert report.facts["origins"] == {"a.log": known}
+    (row,) = report.tables["origins"].rows
+    assert row["origin"] == "gpu-1:/var/log/a.log"
+    assert row["fetched"] == known["last_fetched"]
+    assert "not all lines" in row["copy"]
 
 
 def target_pass(number, rows, layers=(3, 31, 59)):

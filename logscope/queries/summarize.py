@@ -37,7 +37,7 @@ from logscope.queries.tables import FILE, SEGMENT, SITE, SOURCE, table, without_
 from logscope.queries.tally import Tally
 from logscope.queries.widths import WidthErrors
 from logscope.queries.words import and_list, count, layer_list, most_common, source_name, span, width_words
-from logscope.report import Column, Context, Item, Report
+from logscope.report import Column, Context, Item, Report, Table
 from logscope.versions import EraWatch
 
 if TYPE_CHECKING:
@@ -147,6 +147,14 @@ _APART = [
 ]
 
 
+_ORIGINS = [
+    Column("file", always=True),
+    Column("origin", "from", always=True),
+    Column("fetched", always=True),
+    Column("copy"),
+]
+
+
 class Note(NamedTuple):
     """One thing to know: the sentence, and its short form where it belongs into the headline."""
 
@@ -253,6 +261,8 @@ class Summarize:
                 _apart_rows(apart),
                 title="passes not counted as serving (warm-up; dummy input of graph capture)",
             )
+        if context.origins:
+            report.tables["origins"] = Table(_ORIGINS, _origin_rows(context.origins), title="fetched logs")
         notes = self._notes(context, serving, apart, sizes)
         report.notes = [note.text for note in notes[:MAX_NOTES]]
         report.headline = self._headline(serving, apart, sizes, rows, notes)
@@ -538,6 +548,16 @@ def _quiet(columns: list[Column], rows: Sequence[dict[str, Any]]) -> list[Column
     """Return the columns without those of a fault that no row has."""
     empty = {name for name in ("non_finite", "zero") if not any(row.get(name) for row in rows)}
     return [column for column in columns if column.name not in empty]
+
+
+def _origin_rows(origins: dict[str, dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return where each fetched log came from, when, and whether the copy is whole."""
+    rows = []
+    for file, known in origins.items():
+        parts = ["verified"] * bool(known.get("verified")) + ["filtered: not all lines"] * bool(known.get("filtered"))
+        source = ":".join(str(known[name]) for name in ("host", "path") if known.get(name))
+        rows.append({"file": file, "origin": source, "fetched": known.get("last_fetched"), "copy": ", ".join(parts)})
+    return rows
 
 
 def _apart_rows(buckets: Sequence[Bucket]) -> list[dict[str, Any]]:
