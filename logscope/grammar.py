@@ -97,6 +97,8 @@ class Grammar:
         what is searched for: of every anchor the part from its rarest character on, with the anchors it may belong
         to and how far before it they begin. Searching for ``ze mismatch for`` is several times faster than for
         ``size mismatch for``, since fewer places of a log have to be looked at twice.
+    undigited_finder
+        the same over bytes without their digits, keys without theirs: what it does not find holds no anchor.
     hot
         the anchor most records of a large log have; the scanner has a fast way for it.
     """
@@ -107,6 +109,7 @@ class Grammar:
     keys: dict[str, tuple[tuple[str, int], ...]]
     text_finder: re.Pattern[str]
     byte_finder: re.Pattern[bytes]
+    undigited_finder: re.Pattern[bytes]
     hot: str | None
 
     @property
@@ -219,8 +222,15 @@ def join(files: Sequence[GrammarFile]) -> Grammar:
         keys=keys,
         text_finder=re.compile(union),
         byte_finder=re.compile(union.encode("latin-1")),
+        undigited_finder=_undigited(keys),
         hot=hot,
     )
+
+
+def _undigited(keys: Iterable[str]) -> re.Pattern[bytes]:
+    short = {re.sub(r"[0-9]", "", key) for key in keys}
+    union = "|".join(re.escape(key) for key in sorted(short, key=lambda key: (-len(key), key))) or r"(?!)"
+    return re.compile(union.encode("latin-1"))
 
 
 def _rarity(char: str) -> int:

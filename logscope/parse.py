@@ -49,6 +49,7 @@ _SURROGATE = re.compile("[\udc80-\udcff]")
 
 
 _NEWLINE = 10
+_NUMERALS = b"0123456789"
 # What a line says that holds no anchor.
 _BORING = Payload("mark", "")
 
@@ -99,6 +100,7 @@ class Parser:
         self._pending: list[_Entry] = []
         self._hot = (grammar.hot or "\n").encode("latin-1")
         self._seen: dict[bytes, Payload | None] = {}
+        self._boring: set[bytes] = set()
         self._heads: dict[bytes, Payload] = {}
         self._prefixes: dict[bytes, Prefix] = {b"": NO_PREFIX}
         self._befores: dict[str, tuple[int, Prefix]] = {}
@@ -169,9 +171,16 @@ class Parser:
         """Return what a line says that was never seen, if it says it in the plainest way."""
         if line.startswith(self._hot):
             return self._quick(line) or self._plain(line)
-        if self.grammar.byte_finder.search(line) is None:
+        # Most lines without a record differ from others of their kind in numbers only.
+        kind = line.translate(None, _NUMERALS)
+        if kind in self._boring:
             return _BORING
-        return None
+        if self.grammar.undigited_finder.search(kind) is None:
+            if len(self._boring) >= REMEMBERED:
+                self._boring.clear()
+            self._boring.add(kind)
+            return _BORING
+        return None if self.grammar.byte_finder.search(line) is not None else _BORING
 
     def _repeat(self, known: list[Any], offsets: list[int], number: int, start: int, stop: int) -> None:
         """Send out a stretch of lines that say what was read before."""
