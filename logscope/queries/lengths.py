@@ -10,16 +10,17 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
-from logscope.queries.accept import Accept
 from logscope.queries.clock import server_label, writer_label
 from logscope.queries.fold import Running
 from logscope.queries.intervals import INTERVAL_EVENTS
 from logscope.queries.rates import RateRanges
-from logscope.queries.series import DEFAULT_ROUNDS
 
 if TYPE_CHECKING:
     from logscope.model import Segment, ServerEvent
+    from logscope.queries.accept import Accept
 
+# SGLang's default for decode_log_interval; matters only where a log mixes lines that print their rounds with others.
+_ROUNDS = 40
 # Lines of other servers are few (one in ten seconds); they go the long way, and so does what names their engines.
 _OTHERS = (INTERVAL_EVENTS | {"engine_stats"}) - {"decode_stats"}
 
@@ -53,18 +54,21 @@ class Process:
 class Lengths:
     """The fold over statistics lines."""
 
-    __slots__ = ("_keys", "_others", "_ranges", "processes", "repeated")
+    __slots__ = ("_keys", "_others", "_ranges", "_segments", "processes", "repeated")
 
     def __init__(self) -> None:
         self._keys: dict[tuple[Any, ...], Process] = {}
         self._ranges: dict[tuple[str, int, str], RateRanges] = {}
-        self._others = Accept()
+        self._segments: list[Segment] = []
+        self._others: Accept | None = None
         self.processes: dict[tuple[str, int, str], Process] = {}
         self.repeated = 0
 
     def segment(self, segment: Segment) -> None:
         """Take a segment, before its lines."""
-        self._others.see(segment)
+        self._segments.append(segment)
+        if self._others is not None:
+            self._others.see(segment)
 
     def see(self, item: ServerEvent, segment: Segment | None) -> None:
         """Take a server line of any kind."""
@@ -74,6 +78,12 @@ class Lengths:
             if payload.usable:
                 self._decode(item, payload.fields, segment)
         elif event in _OTHERS:
+            if self._others is None:
+                from logscope.queries.accept import Accept  # noqa: PLC0415 - most logs never need it
+
+                self._others = Accept()
+                for known in self._segments:
+                    self._others.see(known)
             self._others.see(item)
 
     def _process(self, item: ServerEvent) -> Process:
@@ -128,7 +138,7 @@ class Lengths:
         requests = float(running) if isinstance(running, (int, float)) else 1.0
         if isinstance(running, (int, float)) and process.last_running is not None:
             requests = (requests + process.last_running) / 2
-        rounds = (segment.decode_log_interval if segment is not None else None) or DEFAULT_ROUNDS
+        rounds = (segment.decode_log_interval if segment is not None else None) or _ROUNDS
         return rounds * (requests or 1.0)
 
     def rows(self, segments: dict[tuple[str, int], Segment]) -> list[dict[str, Any]]:
@@ -156,7 +166,7 @@ class Lengths:
                     "throughput_max": process.speed.largest,
                 }
             )
-        return rows + self._others.summary_rows()
+        return rows if self._others is None else rows + self._others.summary_rows()
 
     def _definition(self, process: Process, segment: Segment | None) -> tuple[str | None, str | None]:
         """Return the definition of accept rate in force over the lines of a process, and its formula."""
