@@ -176,7 +176,9 @@ def shown(key: str, value: Any) -> str:
 
 def without_secrets(args: Mapping[str, Any]) -> dict[str, Any]:
     """Return the arguments with the values of keys and passwords replaced."""
-    return {key: shown(key, value) if _SECRET.fullmatch(key) else value for key, value in args.items()}
+    return {
+        key: shown(key, value) if _SECRET.fullmatch(key) and not is_off(value) else value for key, value in args.items()
+    }
 
 
 def differences(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[Difference]:
