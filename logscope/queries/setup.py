@@ -115,8 +115,8 @@ class Graphs:
             return False
         return True if segment.graphs_captured else None
 
-    def words(self, segment: Segment) -> str:
-        """Return in a few words what is known: ``replayed in 12 of 13 decode lines``."""
+    def words(self, segment: Segment) -> str | None:
+        """Return in a few words what is known: ``replayed in 12 of 13 decode lines``; None when nothing is."""
         key = (segment.file, segment.number)
         replayed, eager = self._replayed.get(key, 0), self._eager.get(key, 0)
         if replayed:
@@ -125,7 +125,7 @@ class Graphs:
             return "disabled"
         if eager:
             return f"not used in {count(eager, 'decode line')}"
-        return "captured at start-up" if segment.graphs_captured else "not said"
+        return "captured at start-up" if segment.graphs_captured else None
 
     def hidden(self, segment: Segment, tally: Tally) -> str | None:
         """Return the sentence that says that verify prints are hidden by graphs, or None where that is not so.

@@ -263,6 +263,8 @@ class Summarize:
             )
         if context.origins:
             report.tables["origins"] = Table(_ORIGINS, _origin_rows(context.origins), title="fetched logs")
+        # What a log does not hold comes last: a log of another server has no passes to show.
+        report.tables = dict(sorted(report.tables.items(), key=lambda each: not each[1].rows))
         notes = self._notes(context, serving, apart, sizes)
         report.notes = [note.text for note in notes[:MAX_NOTES]]
         report.headline = self._headline(serving, apart, sizes, rows, notes)
