@@ -166,6 +166,7 @@ def test_engines_are_kept_apart():
     assert "accept_len_mean" not in report.facts
     assert rows(report)[0]["from"] == "07-20T18:11:49"
     assert any("print no year" in note for note in report.notes)
+    assert len(rows(accept("14", by="engine"))) == 5
     given = accept("14", year=2026)
     assert rows(given)[0]["from"] == "2026-07-20T18:11:49"
 

@@ -126,14 +126,14 @@ class Clock:
         out = []
         if self.count["no year"] and self.year is None:
             out.append(
-                f"{self.count['no year']} times print no year (first at line {self.first['no year']}); they are shown "
+                f"{self.count['no year']} stamps print no year (first at line {self.first['no year']}); they are shown "
                 "as printed and compared as one run of days; --year sets the year"
             )
         elif self.count["no year"]:
-            out.append(f"{self.count['no year']} times print no year; {self.year} was given for the first")
+            out.append(f"{self.count['no year']} stamps print no year; {self.year} was given for the first")
         if self.count["no date"]:
             out.append(
-                f"{self.count['no date']} times print no date (first at line {self.first['no date']}); they are shown "
+                f"{self.count['no date']} stamps print no date (first at line {self.first['no date']}); they are shown "
                 "as printed, never compared with dated ones, and a step back by half a day counts as midnight"
             )
         return out
