@@ -8,7 +8,7 @@ from functools import lru_cache
 import pytest
 from conftest import CASE_LOGS, CASES, REAL_RUNS, real_bytes, real_log, sidecar
 
-from logscope.model import ForwardPass, Payload, Prefix, Record, Segment, ServerEvent
+from logscope.model import ForwardPass, Payload, Prefix, Record, Segment
 from logscope.queries.captures import Captures
 from logscope.queries.norms import Norms
 from logscope.queries.shapes import Shapes
@@ -249,13 +249,22 @@ def test_hidden_is_known_with_its_evidence():
 
 
 def test_missing_states_are_counted():
-    """Two states against an fc of three: one is missing, and what was captured is listed."""
-    target = forward(1, "target", "extend", ("layer_capture", 3, (5, 8)), ("layer_capture", 31, (5, 8)))
-    fields = {"rows": 5, "got_width": 16, "want_width": 24, "out_width": 8}
-    error = ServerEvent((9, 0, Prefix(), Payload("event", "matmul_mismatch", fields=fields)), 1, "warmup", "x")
-    (note,) = [note for note in asked(target, error).notes if "was due" in note]
-    assert "16 = 2 states x 8 arrived where 24 = 3 states x 8 was due (x:9)" in note
-    assert "1 state is missing; captured: layers 3, 31" in note
+    """Case 06: two states against a draft of three; one is missing, and tensor parallelism is not blamed."""
+    (note,) = notes(case("06"), "was due")
+    assert note.startswith("5760 = 2 states x 2880 arrived where 8640 = 3 states x 2880 was due")
+    assert "1 state is missing" in note
+    assert "tp" not in note.replace("tp-tracebacks", "")
+
+
+def test_the_unit_of_a_width_error_has_its_evidence():
+    """Case 07 prints no capture: the state's size is the weight's output, and the other reading stands beside it."""
+    expected = sidecar(case("07"))
+    (note,) = notes(case("07"), "was due")
+    assert note.startswith("151552 = 37 states x 4096 arrived where 12288 = 3 states x 4096 was due")
+    assert "the 112 rows are the tokens of the pass" in note
+    assert "4096 is the width the weight gives" in note
+    assert "151552 is also a vocabulary size in use" in note
+    assert expected["events"]["matmul_mismatch"] == 1
 
 
 def test_a_log_without_passes():

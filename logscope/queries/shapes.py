@@ -271,7 +271,7 @@ class Shapes:
 
     def _explanations(self, sizes: dict[tuple[str, int, str | None], Hidden]) -> list[str]:
         tally = self._tally
-        notes = self._errors.words(tally, sizes)
+        notes = [said for _, said in self._errors.words(tally, sizes)]
         for (file, number), segment in tally.segments.items():
             buckets = [
                 bucket

@@ -45,6 +45,7 @@ if TYPE_CHECKING:
 
     from logscope.model import ServerEvent
     from logscope.queries.tally import Bucket, Cell
+    from logscope.queries.widths import Wrong
 
 # What ends a run or makes its numbers doubtful; each is shown with its first place.
 ERRORS = {
@@ -323,8 +324,7 @@ class Summarize:
         """Return what must be known first, the most important first."""
         tally = self._tally
         buckets = serving or apart
-        notes = [Note(said, _until(said, ": ")) for said in self._errors.words(tally, sizes)]
-        notes += self._trouble_notes(explained=bool(notes))
+        notes = self._trouble_notes(self._errors.words(tally, sizes))
         worst = first_non_finite(buckets)
         if worst is not None:
             name = state_name(worst[1], worst[0].key.role)
@@ -347,17 +347,18 @@ class Summarize:
         notes += [Note(said) for said in self._reading_notes(context)]
         return notes
 
-    def _trouble_notes(self, *, explained: bool) -> list[Note]:
-        notes = []
-        for (_, _, event), (number, place, words) in sorted(self._trouble.items(), key=lambda each: each[1][1]):
-            # A size error that was explained in words needs no second line, nor does the traceback that carries it.
-            if explained and event in ("matmul_mismatch", "traceback"):
+    def _trouble_notes(self, explained: Sequence[tuple[Wrong, str]]) -> list[Note]:
+        """Return the errors of the log by place; a size error is explained, and the traceback around it left out."""
+        found = [(wrong.place, Note(said, f"{_until(said, '): ')})")) for wrong, said in explained]
+        events = {wrong.event for wrong, _ in explained}
+        hidden = events | ({"traceback"} if events else set())
+        for (_, _, event), (number, place, words) in self._trouble.items():
+            if event in hidden:
                 continue
-            what = f"{ERRORS[event]}{f' {words}' if words else ''}"
             times = f", {number:,} times" if number > 1 else ""
-            headline = f"{ERRORS[event]} at {place}" if event != "retract" else None
-            notes.append(Note(f"{what}{times} (first {place}); see logscope errors", headline))
-        return notes
+            said = f"{ERRORS[event]}{f' {words}' if words else ''}{times} (first {place}); see logscope errors"
+            found.append((place, Note(said, f"{ERRORS[event]} at {place}" if event != "retract" else None)))
+        return [note for _, note in sorted(found, key=lambda each: each[0])]
 
     def _reading_notes(self, context: Context) -> list[str]:
         """Return what limits the numbers: buffered prints, damage, repeated lines, the reader's own warnings."""
@@ -398,7 +399,7 @@ class Summarize:
         elif files > 1:
             parts.append(f"{files} logs")
         targets = [bucket for bucket in serving if bucket.key.role == "target"]
-        others = [bucket for bucket in apart if bucket.key.role == "target" and bucket.key.during == "warmup"]
+        others = [bucket for bucket in apart if bucket.captures and bucket.key.during == "warmup"]
         if targets:
             said = captured_words(targets, sizes, self._tally)
             parts.append(f"hidden captures: {said}" if said.count("; ") < 2 else "hidden captures differ, see below")

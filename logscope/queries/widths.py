@@ -9,25 +9,28 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from logscope.model import ForwardPass, Place, ServerEvent
+from logscope.queries.sizes import VOCABULARIES, explain_sizes
 from logscope.queries.words import count, layer_list
 
 if TYPE_CHECKING:
     from logscope.model import Payload
     from logscope.queries.setup import Hidden
+    from logscope.queries.sizes import SizeReading
     from logscope.queries.tally import Tally
     from logscope.report import Item
 
 MAX_KEPT = 64
+_SIZES = ("matmul_mismatch", "size_mismatch")
 
 
-class Due(NamedTuple):
-    """A width the log says was due, beside the one that arrived. ``rows`` is None where it is not printed."""
+class Wrong(NamedTuple):
+    """One width that did not fit: what the message says, where, and the target pass before it."""
 
-    got: int
-    want: int
-    rows: int | None
+    event: str
+    fields: dict[str, Any]
     place: Place
     segment: int
+    before: ForwardPass | None
 
 
 class WidthErrors:
@@ -36,7 +39,7 @@ class WidthErrors:
     __slots__ = ("_last", "found")
 
     def __init__(self) -> None:
-        self.found: list[tuple[Due, ForwardPass | None]] = []
+        self.found: list[Wrong] = []
         self._last: dict[tuple[str, int], ForwardPass] = {}
 
     def see(self, item: Item) -> None:
@@ -48,42 +51,65 @@ class WidthErrors:
             for record in item.records:
                 if record.first[3].event == "fc":
                     self._fc(item, record.first[3], record.line)
-        elif isinstance(item, ServerEvent) and item.occurrence[3].event == "matmul_mismatch":
-            fields = item.payload.fields
-            got, want = fields.get("got_width"), fields.get("want_width")
-            if isinstance(got, int) and isinstance(want, int):
-                self._add(Due(got, want, fields.get("rows"), item.place, item.segment))
+        elif isinstance(item, ServerEvent) and item.occurrence[3].event in _SIZES:
+            self._add(item.payload.event, item.payload.fields, item.place, item.segment)
 
     def _fc(self, item: ForwardPass, payload: Payload, line: int) -> None:
+        """Take a call of the draft's fc; one whose input does not fit its weight is an error before it is raised."""
         weight, given = payload.fields.get("weight"), payload.fields.get("input")
-        if isinstance(weight, list) and isinstance(given, list) and weight and given and weight[-1] != given[-1]:
-            rows = given[0] if len(given) > 1 else None
-            self._add(Due(given[-1], weight[-1], rows, Place(item.file, line), item.segment))
+        if not isinstance(weight, list) or not isinstance(given, list) or not weight or not given:
+            return
+        if weight[-1] != given[-1]:
+            sizes = {"got_width": given[-1], "want_width": weight[-1], "rows": given[0] if len(given) > 1 else None}
+            self._add("matmul_mismatch", {**sizes, "out_width": weight[0]}, Place(item.file, line), item.segment)
 
-    def _add(self, due: Due) -> None:
-        key = (due.got, due.want, due.place.file, due.segment)
-        known = {(each.got, each.want, each.place.file, each.segment) for each, _ in self.found}
+    def _add(self, event: str, fields: dict[str, Any], place: Place, segment: int) -> None:
+        numbers = ("got_width", "want_width", "a", "b")
+        key = (place.file, segment, *(fields.get(name) for name in numbers))
+        known = {(each.place.file, each.segment, *(each.fields.get(name) for name in numbers)) for each in self.found}
         if key not in known and len(self.found) < MAX_KEPT:
-            self.found.append((due, self._last.get((due.place.file, due.segment))))
+            self.found.append(Wrong(event, fields, place, segment, self._last.get((place.file, segment))))
 
-    def words(self, tally: Tally, sizes: dict[tuple[str, int, str | None], Hidden]) -> list[str]:
-        """Explain each: which states came, which were due, and that rows are not states."""
-        return [_words(due, before, tally, sizes) for due, before in self.found]
+    def words(self, tally: Tally, sizes: dict[tuple[str, int, str | None], Hidden]) -> list[tuple[Wrong, str]]:
+        """Explain each that is a matter of states: which came, which were due, and that rows are not states."""
+        out = []
+        for wrong in self.found:
+            where = (wrong.place.file, wrong.segment)
+            hidden = next((size for key, size in sizes.items() if key[:2] == where), None)
+            joined = {
+                width
+                for bucket in tally.buckets.values()
+                if bucket.key[:2] == where
+                for _, width in bucket.joins
+                if width is not None
+            }
+            reading = explain_sizes(
+                wrong.event,
+                wrong.fields,
+                hidden=hidden.size if hidden is not None else None,
+                hidden_from=hidden.evidence if hidden is not None else None,
+                delivered=joined,
+            )
+            # Two tensors of other sizes than states (rows, heads) are for the errors question to explain.
+            if reading is not None and (wrong.event == "matmul_mismatch" or reading.unit is not None):
+                out.append((wrong, _words(wrong, reading, tally, known=hidden is not None)))
+        return out
 
 
-def _words(due: Due, before: ForwardPass | None, tally: Tally, sizes: dict[tuple[str, int, str | None], Hidden]) -> str:
-    where = (due.place.file, due.segment)
-    hidden = next((size.size for key, size in sizes.items() if key[:2] == where), None)
+def _words(wrong: Wrong, reading: SizeReading, tally: Tally, *, known: bool) -> str:
     rows = ""
-    if due.rows is not None:
-        rows = f"; the {count(due.rows, 'row is', 'rows are')} the tokens of the pass and no part of the mismatch"
-    if not hidden or due.got % hidden or due.want % hidden:
-        return f"{due.got} arrived where {due.want} was due ({due.place}){rows}"
-    got, want = due.got // hidden, due.want // hidden
-    arrived, wanted = f"{count(got, 'state')} x {hidden}", f"{count(want, 'state')} x {hidden}"
-    requested: Any = next((plan[2].fields.get("layers_to_capture") for plan in tally.plans if plan[:2] == where), None)
-    which = _which(got, want, before, requested)
-    return f"{due.got} = {arrived} arrived where {due.want} = {wanted} was due ({due.place}): {which}{rows}"
+    if reading.rows is not None:
+        rows = f"; the {count(reading.rows, 'row is', 'rows are')} the tokens of the pass and no part of the mismatch"
+    got, want, unit = reading.got_states, reading.want_states, reading.unit
+    if got is None or want is None or unit is None:
+        return f"{reading.got} arrived where {reading.want} was due ({wrong.place}){rows}"
+    arrived = f"{got * unit} = {count(got, 'state')} x {unit}"
+    wanted = f"{want * unit} = {count(want, 'state')} x {unit}"
+    plan = next((plan for plan in tally.plans if plan[:2] == (wrong.place.file, wrong.segment)), None)
+    which = _which(got, want, wrong.before, plan[2].fields.get("layers_to_capture") if plan is not None else None)
+    unit_from = "" if known else f"; {unit} is {reading.unit_from}"
+    also = f"; {got * unit} is also a vocabulary size in use" if got * unit in VOCABULARIES else ""
+    return f"{arrived} arrived where {wanted} was due ({wrong.place}): {which}{rows}{unit_from}{also}"
 
 
 def _which(got: int, want: int, before: ForwardPass | None, requested: Any) -> str:
@@ -101,4 +127,5 @@ def _which(got: int, want: int, before: ForwardPass | None, requested: Any) -> s
         extra = [layer for layer in layers if layer not in requested]
         if extra:
             return f"{layer_list(extra)} was not asked for by the capture plan"
-    return f"{count(got - want, 'state is', 'states are')} too many{captured}"
+    part = f", or a whole tensor came where a part of 1 in {got} was meant" if want == 1 else ""
+    return f"{count(got - want, 'state is', 'states are')} too many{part}{captured}"
