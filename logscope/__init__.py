@@ -23,6 +23,7 @@ _PUBLIC = {
     "Accounting": "logscope.model",
     "ForwardPass": "logscope.model",
     "Segment": "logscope.model",
+    "Select": "logscope.select",
     "Contract": "logscope.contract",
     "LogscopeError": "logscope.errors",
     "UsageError": "logscope.errors",

@@ -38,8 +38,8 @@ def texts(blocks: Iterable[Block], spans: Iterable[tuple[int, int]]) -> Iterator
                 # A gap of a filtered copy, or nothing of it is wanted: what is held so far cannot be continued.
                 held, start = block.data, block.offset
             else:
-                keep = max(0, offset - start)
-                held, start = held[keep:] + block.data, start + keep
+                drop = min(max(0, offset - start), len(held))
+                held, start = held[drop:] + block.data, start + drop
         yield held[max(0, offset - start) : max(0, offset - start + length)]
 
 

@@ -55,6 +55,11 @@ class Time(NamedTuple):
     date: str | None
     clock: str | None
 
+    def __str__(self) -> str:
+        """Return it as the log prints it."""
+        day = "-".join(part for part in (self.year, self.date) if part)
+        return "T".join(part for part in (day, self.clock) if part)
+
 
 def read_time(text: str) -> Time | None:
     """Return the parts of a time as printed or as a user writes it, None when it is none."""
@@ -92,6 +97,12 @@ class Rank:
 
     columns: tuple[tuple[str, int], ...] = ()
     bare: int | None = None
+
+    def __str__(self) -> str:
+        """Return it as a user writes it."""
+        if self.bare is not None:
+            return str(self.bare)
+        return ".".join(f"{column.removesuffix('_rank')}{number}" for column, number in self.columns)
 
     def accepts(self, prefix: Prefix) -> bool:
         """Tell whether a prefix names these ranks."""
@@ -145,6 +156,25 @@ class Select:
     def __bool__(self) -> bool:
         """Return False when everything is selected."""
         return self != Select()
+
+    @property
+    def of_passes(self) -> bool:
+        """True when it speaks of something only forward passes have."""
+        return bool(self.phase or self.role or self.site or self.layer)
+
+    def __str__(self) -> str:
+        """Return the selection in words: ``phase verify, extend; layer 31``."""
+        parts = {
+            "phase": ", ".join(self.phase),
+            "role": ", ".join(self.role),
+            "rank": ", ".join(map(str, self.rank)),
+            "site": ", ".join(self.site),
+            "layer": ", ".join(str(r.start) if len(r) == 1 else f"{r.start}-{r.stop - 1}" for r in self.layer),
+            "during": ", ".join(self.during),
+            "since": str(self.since or ""),
+            "until": str(self.until or ""),
+        }
+        return "; ".join(f"{name} {words}" for name, words in parts.items() if words) or "everything"
 
     def filter(self, items: Iterable[Item]) -> Iterator[Item]:
         """Yield the selected items of a run in order, passes narrowed to the selected records.

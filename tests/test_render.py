@@ -7,8 +7,10 @@ import io
 import json
 import re
 from html.parser import HTMLParser
+from pathlib import PurePath
 
 import pytest
+from rich.console import Console
 
 from logscope.errors import Message, UsageError, Where
 from logscope.model import Accounting, Finding, Place
@@ -45,7 +47,7 @@ FORBIDDEN = re.compile(
 
 
 def table(**more) -> Table:
-    """A table with a column of every sort."""
+    """Return a table with a column of every sort."""
     columns = [
         Column("event", always=True),
         Column("layer", align="right", always=True),
@@ -63,7 +65,7 @@ def table(**more) -> Table:
 
 
 def report(text: str = "plain") -> Report:
-    """A report with every part, ``text`` in each of them."""
+    """Return a report with every part, ``text`` in each of them."""
     return Report(
         "captures",
         f"headline {text}",
@@ -227,7 +229,7 @@ def test_ndjson_is_one_object_for_each_row():
 
 
 @pytest.mark.parametrize(
-    "text", ["=1+1", "+1+1", "-1+1", "@SUM(A1)", "\t=1", "\r=1", '=HYPERLINK("x")', "-", "+", "=", "-x"]
+    "text", ["=1+1", "+1+1", "-1+1", "--", "@SUM(A1)", "\t=1", "\r=1", '=HYPERLINK("x")', "+", "=", "-x"]
 )
 def test_csv_formulas_are_neutralised(text):
     """A text a spreadsheet would run begins with an apostrophe."""
@@ -312,15 +314,18 @@ class Strict(HTMLParser):
         self.text: list[str] = []
 
     def handle_starttag(self, tag, attrs):
+        """Take a tag and its attributes."""
         self.seen.add(tag)
         self.attributes += [(name, value or "") for name, value in attrs]
         if tag not in self.VOID:
             self.open.append(tag)
 
     def handle_endtag(self, tag):
+        """Take a closing tag, which must be that of the last open one."""
         assert self.open.pop() == tag
 
     def handle_data(self, data):
+        """Take text."""
         self.text.append(data)
 
 
@@ -370,8 +375,6 @@ def test_markdown_keeps_log_text_asleep():
 
 def test_str_and_rich_show_the_report():
     """print(report) is the plain text; rich prints it to the width of its own console."""
-    from rich.console import Console
-
     assert str(report()) == render(report(), "table")
     file = io.StringIO()
     Console(file=file, width=70, color_system=None).print(report())
@@ -426,8 +429,7 @@ def test_a_long_series_is_reduced_to_means():
         (Accounting(bytes=999, lines=1, whole=1), "Read 1 record in 1 line (999 bytes): whole; 0 other lines."),
         (
             Accounting(bytes=1_500_000, lines=12_000, whole=9_990, partial=1, rejoined=2, cut=3, unparsed=4, other_lines=5, glued=6, quoted=7, invalid_utf8_bytes=8),
-            "Read 10,000 records in 12,000 lines (1.5 MB): 9,990 whole, 1 partial, 2 rejoined, 3 cut, 4 not understood;"
-            " 5 other lines; 6 records glued to other text; 7 quoted and not counted; 8 bytes not UTF-8.",
+            "Read 10,000 records in 12,000 lines (1.5 MB): 9,990 whole, 1 partial, 2 rejoined, 3 cut, 4 not understood; 5 other lines; 6 records glued to other text; 7 quoted and not counted; 8 bytes not UTF-8.",
         ),
     ],
 )  # fmt: skip
@@ -483,8 +485,6 @@ def test_wrap_keeps_every_character():
 
 def test_suffix_names_the_form():
     """-o x.html is HTML; an unknown suffix is refused with the known ones."""
-    from pathlib import PurePath
-
     assert [format_of(PurePath(f"a/b.{s}")) for s in ("html", "JSON", "ndjson", "csv", "md", "txt")] == [
         "html",
         "json",
@@ -499,7 +499,7 @@ def test_suffix_names_the_form():
 
 
 def test_unknown_form_gets_the_nearest():
-    """-f jsn: did you mean 'json'?"""
+    """A mistyped form is refused with the nearest name."""
     with pytest.raises(UsageError) as error:
         render(report(), "jsn")
     assert error.value.message.help == "did you mean 'json'?"

@@ -50,7 +50,7 @@ def _run(args: list[str]) -> int:
     from typer.exceptions import TyperException  # noqa: PLC0415
 
     if "_LOGSCOPE_COMPLETE" in os.environ:
-        app()  # typer answers the shell and leaves
+        app(prog_name="logscope")  # typer answers the shell and leaves
     root = typer.main.get_command(app)
     try:
         # Not root.main(): it would answer a closed pipe with exit code 1, which means findings.
@@ -79,7 +79,10 @@ def _usage(error: Any) -> Message:
 
 def _defaults(args: list[str]) -> dict[str, Any] | None:
     """Return what the settings files say for the command that is run, in the form typer reads, None without files."""
-    from logscope import settings  # noqa: PLC0415 - kept beside its only use
+    name = next((word for word in args if word in COMMANDS), None)
+    if name is None or "--help" in args or "-h" in args:
+        return None
+    from logscope import settings  # noqa: PLC0415 - help must not pay for it
 
     try:
         here = Path.cwd()
@@ -91,9 +94,6 @@ def _defaults(args: list[str]) -> dict[str, Any] | None:
     known = {name: _options(COMMANDS[name]) for name in COMMANDS}
     for one in found:
         settings.check(one, known)
-    name = next((word for word in args if word in known), None)
-    if name is None:
-        return None
     values = settings.defaults(found, name, known[name])
     members = getattr(COMMANDS[name], "commands", None)
     return {name: values if members is None else dict.fromkeys(members, values)}

@@ -7,6 +7,10 @@ To add a command: a function here whose docstring is its help and whose paramete
 options.py), under :func:`command`. Imports stand in the functions: ``logscope --help`` must not pay for polars.
 """
 
+# Imports stand in the functions, and option types are named in annotations only: `logscope --help` builds no command
+# and must not pay for what commands need (a test holds it to eight times the start of python itself).
+# ruff: noqa: PLC0415
+
 from __future__ import annotations
 
 import sys
@@ -14,27 +18,29 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from logscope.cli.frame import Registry, build, group
-from logscope.cli.options import (
-    INPUT,
-    OUTPUT,
-    Logs,
-    Reading,
-    Shared,
-    Speaking,
-    Version,
-    Words,
-    among,
-    given,
-    option,
-    rule_codes,
-)
-from logscope.cli.reading import arguments, ask, explain, loading, open_run
-from logscope.cli.session import OK, Target, say, show, target, write
-from logscope.errors import UsageError
+from logscope.cli.frame import Registry, Version, build, group
 
 if TYPE_CHECKING:
     from logscope.cli.frame import Function
+    from logscope.cli.options import (
+        CONNECTION,
+        GATE,
+        INPUT,
+        OUTPUT,
+        PART,
+        QUERY,
+        ContractOption,
+        FailOn,
+        Follow,
+        Logs,
+        Reading,
+        Shared,
+        Speaking,
+        Words,
+        among,
+        option,
+        rule_codes,
+    )
 
 EPILOG = (
     "Every option can be set by an environment variable (LOGSCOPE_FORMAT, LOGSCOPE_COLOR, ...), in [tool.logscope] of a"
@@ -42,7 +48,6 @@ EPILOG = (
     " Exit codes: 0 fine or same, 1 findings or different, 2 trouble, 130 interrupted."
 )
 COMMANDS = Registry()
-QUERY, GATE, PART, CONNECTION = "Question", "Exit code", "Part", "Connection"
 
 
 def command(function: Function, registry: Registry = COMMANDS, name: str | None = None) -> Function:
@@ -51,27 +56,6 @@ def command(function: Function, registry: Registry = COMMANDS, name: str | None 
     summary = (function.__doc__ or "").strip().splitlines()[0]
     registry.enter(name, summary, lambda: build(name, function))
     return function
-
-
-ContractOption = Annotated[
-    str | None,
-    option(
-        "--contract",
-        help="How the draft was trained: a contract (TOML) or the draft's config.json.",
-        panel=INPUT,
-        metavar="FILE",
-    ),
-]
-FailOn = Annotated[
-    str,
-    option(
-        "--fail-on",
-        help="Exit with 1 from this severity on: error, warning (default), note.",
-        panel=GATE,
-        metavar="SEVERITY",
-        complete=among("error", "warning", "note"),
-    ),
-]
 
 
 @command
@@ -118,7 +102,8 @@ def fetch(
     ] = 8,
 ) -> int:
     """Bring logs from other machines, through your own ssh; go on where the last fetch stopped."""
-    from logscope.cli.fetching import bring  # noqa: PLC0415
+    from logscope.cli.fetching import bring
+    from logscope.errors import UsageError
 
     ways = ("auto", "zstd", "gzip", "none")
     if compress not in ways:
@@ -130,13 +115,11 @@ def fetch(
     return bring(sources, speaking, words, debug_only=debug_only)
 
 
-Follow = Annotated[bool, option("--follow", help="Go on as the log grows; Ctrl-C ends.", panel=INPUT)]
-
-
 @command
 def summarize(logs: Logs, shared: Shared, follow: Follow = False) -> int:
     """Show what the logs hold: segments, phases, hidden captures, acceptance, damage, on one screen."""
-    from logscope.queries.summarize import Summarize  # noqa: PLC0415
+    from logscope.cli.reading import ask
+    from logscope.queries.summarize import Summarize
 
     return ask(logs, shared, Summarize(), "summarize()", follow=follow)
 
@@ -144,7 +127,8 @@ def summarize(logs: Logs, shared: Shared, follow: Follow = False) -> int:
 @command
 def captures(logs: Logs, shared: Shared) -> int:
     """Show which hidden states the target captured, in which phase, how many per pass, and what is missing."""
-    from logscope.queries.captures import Captures  # noqa: PLC0415
+    from logscope.cli.reading import ask
+    from logscope.queries.captures import Captures
 
     return ask(logs, shared, Captures(), "captures()")
 
@@ -152,7 +136,8 @@ def captures(logs: Logs, shared: Shared) -> int:
 @command
 def shapes(logs: Logs, shared: Shared) -> int:
     """List every shape with its axes named, and explain the pairs that look alike."""
-    from logscope.queries.shapes import Shapes  # noqa: PLC0415
+    from logscope.cli.reading import ask
+    from logscope.queries.shapes import Shapes
 
     return ask(logs, shared, Shapes(), "shapes()")
 
@@ -160,7 +145,8 @@ def shapes(logs: Logs, shared: Shared) -> int:
 @command
 def norms(logs: Logs, shared: Shared) -> int:
     """Show norms per role, phase and layer: size, trend, what is not finite, which states were joined."""
-    from logscope.queries.norms import Norms  # noqa: PLC0415
+    from logscope.cli.reading import ask
+    from logscope.queries.norms import Norms
 
     return ask(logs, shared, Norms(), "norms()")
 
@@ -197,7 +183,8 @@ def accept(
     ] = None,
 ) -> int:
     """Show how many tokens each verify accepted, over time, and under which definition of the rate."""
-    from logscope.queries.accept import Accept  # noqa: PLC0415
+    from logscope.cli.reading import arguments, ask
+    from logscope.queries.accept import Accept
 
     words: dict[str, Any] = {"window": window, "by": by, "year": year, "min": min, "below": below, "above": above}
     return ask(logs, shared, Accept(**words), f"accept({arguments(**words)})")
@@ -212,7 +199,8 @@ def config(
     ] = False,
 ) -> int:
     """Show how the server was started; with two logs, what differs."""
-    from logscope.queries.config import Config  # noqa: PLC0415
+    from logscope.cli.reading import arguments, ask
+    from logscope.queries.config import Config
 
     words = {"every": every}
     return ask(logs, shared, Config(**words), f"config({arguments(**words)})")
@@ -221,7 +209,8 @@ def config(
 @command
 def errors(logs: Logs, shared: Shared) -> int:
     """Show what failed first, in which process, and what only followed from it."""
-    from logscope.queries.failures import Failures  # noqa: PLC0415
+    from logscope.cli.reading import ask
+    from logscope.queries.failures import Failures
 
     return ask(logs, shared, Failures(), "errors()")
 
@@ -246,7 +235,10 @@ def check(
     follow: Follow = False,
 ) -> int:
     """Name what is wrong, with the lines that show it; silent when nothing is."""
-    from logscope.check import Checker  # noqa: PLC0415
+    from logscope.check import Checker
+    from logscope.cli.options import given
+    from logscope.cli.reading import arguments, ask
+    from logscope.errors import UsageError
 
     across = [f"--{name}" for name in ("phase", "role", "site", "layer") if getattr(shared, name)]
     if across:
@@ -262,68 +254,6 @@ def check(
     }
     call = ", ".join(filter(None, [repr(contract) if contract else "", arguments(**words)]))
     return ask(logs, shared, Checker(contract, **words), f"check({call})", fail_on, follow=follow)
-
-
-@command
-def diff(
-    baseline: Annotated[
-        str,
-        typer.Argument(metavar="BASELINE", help="The run to compare with.", rich_help_panel=INPUT, show_default=False),
-    ],
-    candidate: Annotated[
-        str, typer.Argument(metavar="CANDIDATE", help="The run to compare.", rich_help_panel=INPUT, show_default=False)
-    ],
-    shared: Shared,
-    rtol: Annotated[
-        float | None,
-        option("--rtol", help="Relative tolerance of norms and heads.", panel=QUERY, metavar="SHARE"),
-    ] = None,
-) -> int:
-    """Show where two runs part: the first divergence, and everything before it that agrees."""
-    from logscope.diff import diff as diff_runs  # noqa: PLC0415
-
-    words: dict[str, Any] = {} if rtol is None else {"rtol": rtol}
-    if shared.explain_python:
-        call = ", ".join(["baseline", "candidate", *filter(None, [arguments(**words)])])
-        lines = [*loading([baseline], shared, "baseline"), *loading([candidate], shared, "candidate")]
-        return explain([*lines, f"print(ls.diff({call}))"])
-    return show(diff_runs(open_run([baseline], shared), open_run([candidate], shared), **words), shared, shared)
-
-
-@command
-def events(
-    logs: Logs,
-    shared: Shared,
-    context: Annotated[
-        int | None,
-        option("--context", help="Print N raw lines around each event.", panel=OUTPUT, metavar="N", min=0),
-    ] = None,
-    raw: Annotated[bool, option("--raw", help="Print each record's own text.", panel=OUTPUT)] = False,
-    sql: Annotated[
-        str | None,
-        option("--sql", help="A query over the tables events, passes, unparsed.", panel=QUERY, metavar="QUERY"),
-    ] = None,
-    follow: Follow = False,
-) -> int:
-    """Write every record as a typed event: table, ndjson, csv, json, or Parquet by -o x.parquet."""
-    from logscope.cli import eventing  # noqa: PLC0415
-
-    chosen = [name for name, on in [("--context", context is not None), ("--raw", raw), ("--sql", bool(sql))] if on]
-    if len(chosen) > 1 or (follow and chosen):
-        raise UsageError(f"{' and '.join([*chosen, *['--follow'] * follow])} exclude each other")
-    if sql:
-        return eventing.query(logs, shared, sql)
-    if raw or context is not None:
-        return eventing.raw_text(logs, shared, context)
-    return eventing.stream(logs, shared, follow=follow)
-
-
-@command
-def report(logs: Logs, shared: Shared, contract: ContractOption = None) -> int:
-    """Write one page with everything: findings, captures, shapes, norms, acceptance. -o report.html."""
-    from logscope.cli.pages import report_page  # noqa: PLC0415
-
-    return report_page(logs, shared, contract)
 
 
 CONTRACT = Registry()
@@ -356,14 +286,18 @@ def _contract_show(
     speaking: Speaking,
 ) -> int:
     """Show a contract: its layers in both readings of the ids, widths, vocabularies."""
-    from logscope import contract  # noqa: PLC0415
+    from logscope import contract
+    from logscope.cli.output import show
 
     return show(contract.show(contract.load_contract(file)), speaking, speaking)
 
 
 def _contract_from(logs: Logs, shared: Shared) -> int:
     """Read the contract from a good run, and print it as TOML."""
-    from logscope.contract import infer  # noqa: PLC0415
+    from logscope.cli.output import Target, target, write
+    from logscope.cli.reading import open_run
+    from logscope.cli.session import OK
+    from logscope.contract import infer
 
     wanted = target(shared, {".toml": "toml"}, ("toml",)) if shared.output or shared.format else Target("toml")
     contract = infer(open_run(logs, shared).items, ", ".join(logs))
@@ -375,6 +309,74 @@ command(_contract_show, CONTRACT, "show")
 command(_contract_from, CONTRACT, "from")
 
 
+@command
+def diff(
+    baseline: Annotated[
+        str,
+        typer.Argument(metavar="BASELINE", help="The run to compare with.", rich_help_panel=INPUT, show_default=False),
+    ],
+    candidate: Annotated[
+        str, typer.Argument(metavar="CANDIDATE", help="The run to compare.", rich_help_panel=INPUT, show_default=False)
+    ],
+    shared: Shared,
+    rtol: Annotated[
+        float | None,
+        option("--rtol", help="Relative tolerance of norms and heads.", panel=QUERY, metavar="SHARE"),
+    ] = None,
+) -> int:
+    """Show where two runs part: the first divergence, and everything before it that agrees."""
+    from logscope.cli.output import show
+    from logscope.cli.reading import arguments, explain, loading, open_run
+    from logscope.diff import diff as diff_runs
+
+    words: dict[str, Any] = {} if rtol is None else {"rtol": rtol}
+    if shared.explain_python:
+        call = ", ".join(["baseline", "candidate", *filter(None, [arguments(**words)])])
+        lines = [*loading([baseline], shared, "baseline"), *loading([candidate], shared, "candidate")]
+        return explain([*lines, f"print(ls.diff({call}))"])
+    sides: list[Any] = [baseline, candidate]
+    if shared.words():
+        sides = [open_run([side], shared) for side in sides]
+    return show(diff_runs(*sides, grammars=shared.grammar or (), **words), shared, shared)
+
+
+@command
+def events(
+    logs: Logs,
+    shared: Shared,
+    context: Annotated[
+        int | None,
+        option("--context", help="Print N raw lines around each event.", panel=OUTPUT, metavar="N", min=0),
+    ] = None,
+    raw: Annotated[bool, option("--raw", help="Print each record's own text.", panel=OUTPUT)] = False,
+    sql: Annotated[
+        str | None,
+        option("--sql", help="A query over the tables events, passes, unparsed.", panel=QUERY, metavar="QUERY"),
+    ] = None,
+    follow: Follow = False,
+) -> int:
+    """Write every record as a typed event: table, ndjson, csv, json, or Parquet by -o x.parquet."""
+    from logscope.cli import eventing
+    from logscope.errors import UsageError
+
+    chosen = [name for name, on in [("--context", context is not None), ("--raw", raw), ("--sql", bool(sql))] if on]
+    if len(chosen) > 1 or (follow and chosen):
+        raise UsageError(f"{' and '.join([*chosen, *['--follow'] * follow])} exclude each other")
+    if sql:
+        return eventing.query(logs, shared, sql)
+    if raw or context is not None:
+        return eventing.raw_text(logs, shared, context)
+    return eventing.stream(logs, shared, follow=follow)
+
+
+@command
+def report(logs: Logs, shared: Shared, contract: ContractOption = None) -> int:
+    """Write one page with everything: findings, captures, shapes, norms, acceptance. -o report.html."""
+    from logscope.cli.pages import report_page
+
+    return report_page(logs, shared, contract)
+
+
 def _grammar() -> None:
     """Show which records are known, and how a line is read."""
 
@@ -384,7 +386,8 @@ _enter_group("grammar", GRAMMAR, _grammar)
 
 def _grammar_list(speaking: Speaking, reading: Reading) -> int:
     """List the grammars that are loaded, with their events."""
-    from logscope.explain import listing  # noqa: PLC0415
+    from logscope.cli.output import show
+    from logscope.explain import listing
 
     return show(listing(reading.grammar or ()), speaking, speaking)
 
@@ -395,7 +398,9 @@ def _grammar_show(
     reading: Reading,
 ) -> int:
     """Print a grammar's file."""
-    from logscope.explain import grammar_text  # noqa: PLC0415
+    from logscope.cli.output import Target, write
+    from logscope.cli.session import OK
+    from logscope.explain import grammar_text
 
     write(grammar_text(name, reading.grammar or ()), Target("toml"), speaking)
     return OK
@@ -406,7 +411,8 @@ def _grammar_check(
     speaking: Speaking,
 ) -> int:
     """Load grammar files with all their samples; says where and why one does not load."""
-    from logscope.explain import checked  # noqa: PLC0415
+    from logscope.cli.output import show
+    from logscope.explain import checked
 
     return show(checked(files), speaking, speaking)
 
@@ -419,7 +425,9 @@ def _grammar_explain(
     reading: Reading,
 ) -> int:
     """Say in words how a line is read, or where reading stopped and what was expected."""
-    from logscope.explain import explain_line  # noqa: PLC0415
+    from logscope.cli.output import show
+    from logscope.cli.session import say
+    from logscope.explain import explain_line
 
     text = sys.stdin.readline() if line == "-" else line
     report, stops = explain_line(text, reading.grammar or ())
@@ -431,7 +439,9 @@ def _grammar_explain(
 
 def _grammar_snippet(speaking: Speaking) -> int:
     """Print the few lines of Python that make a model print what logscope reads best."""
-    from logscope.explain import snippet  # noqa: PLC0415
+    from logscope.cli.output import Target, target, write
+    from logscope.cli.session import OK
+    from logscope.explain import snippet
 
     write(snippet(), target(speaking, {".py": "py"}, ("py",)) if speaking.output else Target("py"), speaking)
     return OK
@@ -452,7 +462,7 @@ def rule(
     speaking: Speaking,
 ) -> int:
     """Show what a rule looks for, when it fires, and what to do about it."""
-    from logscope.cli.pages import rule_page  # noqa: PLC0415
+    from logscope.cli.pages import rule_page
 
     return rule_page(code, speaking)
 

@@ -11,8 +11,9 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from logscope.cli.output import Target, redactor, replace_file, show, style_of, target, write
 from logscope.cli.reading import arguments, explain, loading, open_run, progress, recognised, warn
-from logscope.cli.session import OK, Target, redactor, replace_file, say, show, style_of, target, write
+from logscope.cli.session import OK, say
 from logscope.errors import InputError, Message, UsageError
 from logscope.render.events import FORMS, SUFFIXES, EventWriter
 

@@ -9,7 +9,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from logscope.cli.session import OK, Target, redactor, replace_file, say, show, target, write
+from logscope.cli.output import Target, redactor, replace_file, show, target, write
+from logscope.cli.session import OK, say
 from logscope.errors import Message
 
 if TYPE_CHECKING:

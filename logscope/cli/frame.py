@@ -16,7 +16,8 @@ import dataclasses
 import inspect
 import typing
 from collections.abc import Callable, Iterator, MutableMapping
-from typing import TYPE_CHECKING, Any
+from importlib import import_module
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import typer
 from typer.core import TyperCommand, TyperGroup
@@ -28,6 +29,28 @@ Function = Callable[..., int]
 WIDTH = 100
 LAST_PANEL = "General"
 CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": WIDTH}
+
+
+def _version(wanted: bool) -> None:
+    """Print the version and leave."""
+    if wanted:
+        from logscope import __version__  # noqa: PLC0415 - not needed otherwise
+
+        typer.echo(f"logscope {__version__}")
+        raise typer.Exit
+
+
+Version: TypeAlias = Annotated[
+    bool,
+    typer.Option(
+        "--version",
+        help="Show the version.",
+        callback=_version,
+        is_eager=True,
+        rich_help_panel=LAST_PANEL,
+        show_default=False,
+    ),
+]
 
 
 class PlainCommand(TyperCommand):
@@ -112,7 +135,6 @@ def group(name: str, registry: Registry, callback: Callable[..., None], epilog: 
     app = typer.Typer(
         name=name,
         cls=Group,
-        no_args_is_help=True,
         rich_markup_mode=None,
         pretty_exceptions_enable=False,
         context_settings=CONTEXT,
@@ -136,7 +158,9 @@ def build(name: str, function: Function) -> Any:
 
 def spread(function: Function) -> Function:
     """Return a function whose dataclass parameters are spread over single ones, for typer to read."""
-    hints = typing.get_type_hints(function, include_extras=True)
+    # Option types are imported only when a command is built, so its module does not hold them.
+    known = {**vars(import_module("logscope.cli.options")), **function.__globals__}
+    hints = typing.get_type_hints(function, known, include_extras=True)
     groups: dict[str, type] = {}
     parameters: list[inspect.Parameter] = []
     for parameter in inspect.signature(function).parameters.values():

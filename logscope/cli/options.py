@@ -13,12 +13,15 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import typer
 
+from logscope.cli.frame import LAST_PANEL, Version
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from logscope.select import Select
 
-INPUT, SELECTION, OUTPUT, GENERAL = "Input", "Selection", "Output", "General"
+INPUT, SELECTION, OUTPUT, GENERAL = "Input", "Selection", "Output", LAST_PANEL
+QUERY, GATE, PART, CONNECTION = "Question", "Exit code", "Part", "Connection"
 Words: TypeAlias = list[str] | None
 
 
@@ -199,28 +202,6 @@ class Output:
     ] = None
 
 
-def _version(wanted: bool) -> None:
-    """Print the version and leave."""
-    if wanted:
-        from logscope import __version__  # noqa: PLC0415 - not needed otherwise
-
-        typer.echo(f"logscope {__version__}")
-        raise typer.Exit
-
-
-Version: TypeAlias = Annotated[
-    bool,
-    typer.Option(
-        "--version",
-        help="Show the version.",
-        callback=_version,
-        is_eager=True,
-        rich_help_panel=GENERAL,
-        show_default=False,
-    ),
-]
-
-
 @dataclass(frozen=True)
 class General:
     """How the program speaks."""
@@ -263,6 +244,30 @@ class Explaining:
 @dataclass(frozen=True)
 class Shared(Explaining, General, Output, Selection, Reading):
     """What every command takes that reads logs; the fields of the last base come first."""
+
+
+ContractOption = Annotated[
+    str | None,
+    option(
+        "--contract",
+        help="How the draft was trained: a contract (TOML) or the draft's config.json.",
+        panel=INPUT,
+        metavar="FILE",
+    ),
+]
+FailOn = Annotated[
+    str,
+    option(
+        "--fail-on",
+        help="Exit with 1 from this severity on: error, warning (default), note.",
+        panel=GATE,
+        metavar="SEVERITY",
+        complete=among("error", "warning", "note"),
+    ),
+]
+
+
+Follow = Annotated[bool, option("--follow", help="Go on as the log grows; Ctrl-C ends.", panel=INPUT)]
 
 
 def given(values: Words) -> list[str]:

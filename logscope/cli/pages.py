@@ -8,8 +8,9 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any
 
+from logscope.cli.output import redactor, show, target, write
 from logscope.cli.reading import answers, explain, loading
-from logscope.cli.session import OK, redactor, show, target, write
+from logscope.cli.session import OK
 from logscope.errors import UsageError, did_you_mean
 
 if TYPE_CHECKING:
@@ -63,7 +64,7 @@ def report_page(logs: Sequence[str], shared: Shared, contract: str | None) -> in
 def rule_page(code: str, speaking: Speaking) -> int:
     """Print the page of one rule, or the list of all."""
     from logscope.check import page, rules  # noqa: PLC0415 - each command pays for its own imports only
-    from logscope.cli.session import Target  # noqa: PLC0415
+    from logscope.cli.output import Target  # noqa: PLC0415
     from logscope.report import Column, Report, Table  # noqa: PLC0415
 
     known = rules()

@@ -11,9 +11,10 @@ import time
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
-from logscope.cli.session import OK, say, show, style_of
+from logscope.cli.output import show, style_of
+from logscope.cli.session import OK, say
 from logscope.errors import Message, NothingRecognised
-from logscope.model import ServerEvent
+from logscope.model import ForwardPass, ServerEvent
 from logscope.render.text import plural, visible
 
 if TYPE_CHECKING:
@@ -56,7 +57,7 @@ def answers(logs: Sequence[str], shared: Shared, queries: Sequence[Query]) -> li
     sources = run.sources_of(logs)
     if any(source.saved_run for source in sources):
         saved = run.load(*logs)
-        for item in select.filter(saved.items):
+        for item in selected(saved.items, shared):
             for query in queries:
                 query.see(item)
         return [query.report(saved.reading.context()) for query in queries]
@@ -67,14 +68,34 @@ def answers(logs: Sequence[str], shared: Shared, queries: Sequence[Query]) -> li
         found = run.items_of(sources, known, reading, keep_copies=bool(select.rank), on_block=on_block)
         items = noting_misses((item for _, item in found), misses)
         sees = [query.see for query in queries]
-        for item in select.filter(items) if select else items:
+        for item in selected(items, shared):
             for see in sees:
                 see(item)
     recognised(reading.accounting, reading.files, misses)
     reports = [query.report(reading.context()) for query in queries]
+    if select:
+        for report in reports:
+            report.notes.insert(0, f"selected: {select}; nothing else is counted")
     said = {note for report in reports for note in report.notes}
     warn([text for text in reading.warnings if text not in said], shared)
     return reports
+
+
+def selected(items: Iterable[Item], shared: Shared) -> Iterator[Item]:
+    """Yield the selected items; say so when none is, so that an empty answer is not taken for an empty log."""
+    select = shared.select()
+    if not select:
+        yield from items
+        return
+    # Server lines belong to no pass, and stay when passes are selected: only what the selection speaks of counts.
+    counted = ForwardPass if select.of_passes else (ForwardPass, ServerEvent)
+    kept = 0
+    for item in select.filter(items):
+        kept += isinstance(item, counted)
+        yield item
+    if not kept and not shared.quiet:
+        what = "pass" if select.of_passes else "record"
+        say(Message(f"the selection leaves no {what}", note=f"selected: {select}"), "warning")
 
 
 def followed(logs: Sequence[str], shared: Shared, query: Query) -> Report:

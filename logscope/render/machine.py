@@ -108,7 +108,8 @@ def csv_cell(value: Any) -> str:
     if isinstance(value, (int, float)):
         return repr(value)
     text = value if isinstance(value, str) else dumps(value)
-    if text.startswith(_FORMULA) and not _NUMERIC.fullmatch(text):
+    # A lone hyphen is no formula, but the name of standard input.
+    if text.startswith(_FORMULA) and text != "-" and not _NUMERIC.fullmatch(text):
         text = "'" + text
     text = visible(text)
     return '"' + text.replace('"', '""') + '"' if any(mark in text for mark in '",') else text
