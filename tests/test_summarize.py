@@ -329,6 +329,22 @@ def target_pass(number, rows, layers=(3, 31, 59)):
     return ForwardPass(number, 1, (None, None, None), "target", "x", "verify", "order", records=records)
 
 
+def test_a_log_that_never_gets_ready_is_still_shown():
+    """Start-up without the ready line: its passes are warm-up, shown in full, and the reason is said."""
+    query = Summarize()
+    query.see(Segment(1, "x", 1))
+    for number in (1, 2):
+        item = target_pass(number, 4)
+        item.during = "warmup"
+        query.see(item)
+    report = query.report(Context())
+    assert len(report.tables["phases"]) == 0
+    (row,) = report.tables["not_serving"].rows
+    assert (row["during"], row["passes"], row["rows_max"], row["hidden_captures"]) == ("warmup", 2, 4, 6)
+    assert any("no 'ready to roll' line" in note for note in report.notes)
+    assert "hidden captures in warm-up: 3 per target pass" in report.headline
+
+
 def test_it_can_be_asked_again_as_the_log_grows():
     """A live log: the same answer for the same items however often it is asked, and larger counts later."""
     query = Summarize()

@@ -137,11 +137,12 @@ _ACCEPT = [
     Column("throughput_median", "throughput median", align="right", unit="token/s"),
     Column("throughput_max", "max", align="right", unit="token/s"),
 ]
+_DURING = Column("during", always=True)
 _APART = [
     FILE,
     SEGMENT,
     SOURCE,
-    Column("during", always=True),
+    _DURING,
     Column("role", always=True),
     Column("phases", always=True),
     Column("hidden_captures", "hidden captures", align="right", always=True),
@@ -257,10 +258,12 @@ class Summarize:
             without_empty(_ACCEPT, rows) or _ACCEPT, rows, title="acceptance and throughput"
         )
         if apart:
-            report.tables["not_serving"] = table(
-                _APART,
-                _apart_rows(apart),
-                title="passes not counted as serving (warm-up; dummy input of graph capture)",
+            title = "passes not counted as serving (warm-up; dummy input of graph capture)"
+            # Where nothing is served, they are all there is: in full then.
+            report.tables["not_serving"] = (
+                table(_APART, _apart_rows(apart), title=title)
+                if serving
+                else table([_DURING, *columns], _phase_rows(apart), title=title)
             )
         if context.origins:
             report.tables["origins"] = Table(_ORIGINS, _origin_rows(context.origins), title="fetched logs")
@@ -339,10 +342,10 @@ class Summarize:
         notes += [Note(said, _until(said, " (")) for said in join_notes(self._lineage)]
         if not self._errors.found:
             notes += [Note(said) for said in _joined_notes(serving, sizes)]
-        notes += [Note(said, said) for said in mode_notes(serving)]
-        notes += [Note(said) for said in _varying_notes(serving)]
-        notes += [Note(said, _until(said, " (")) for said in variant_notes(serving)]
-        notes += [Note(said) for said in copies_notes(tally, serving)]
+        notes += [Note(said, said) for said in mode_notes(buckets)]
+        notes += [Note(said) for said in _varying_notes(buckets)]
+        notes += [Note(said, _until(said, " (")) for said in variant_notes(buckets)]
+        notes += [Note(said) for said in copies_notes(tally, buckets)]
         notes += [Note(said) for said in _same_states_notes(serving)]
         notes += [Note(said) for said in self._reading_notes(context)]
         return notes
@@ -361,8 +364,15 @@ class Summarize:
         return [note for _, note in sorted(found, key=lambda each: each[0])]
 
     def _reading_notes(self, context: Context) -> list[str]:
-        """Return what limits the numbers: buffered prints, damage, repeated lines, the reader's own warnings."""
+        """Return what limits the numbers: no ready line, buffered prints, damage, repeats, the reader's warnings."""
         notes = []
+        never = [segment for segment in self._tally.segments.values() if segment.ready_line is None]
+        early = {bucket.key[:2] for bucket in self._tally.buckets.values() if bucket.key.during == "warmup"}
+        if any((segment.file, segment.number) in early for segment in never):
+            notes.append(
+                "start-up lines but no 'ready to roll' line: every pass stands before it and counts as warm-up, not as "
+                "serving"
+            )
         buffered = [segment for segment in self._tally.segments.values() if segment.buffered]
         if buffered:
             notes.append(
@@ -485,6 +495,7 @@ def _phase_rows(buckets: Iterable[Bucket]) -> list[dict[str, Any]]:
                 "segment": key.segment,
                 "source": source_name(key.group),
                 "site": key.site,
+                "during": key.during.replace("_", " "),
                 "role": key.role,
                 "phase": key.phase,
                 "passes": bucket.passes,
@@ -631,7 +642,7 @@ def _varying_notes(buckets: Sequence[Bucket]) -> list[str]:
     """Say when passes of one kind do not all capture the same layers."""
     notes = []
     for bucket in buckets:
-        if bucket.key.role != "target" or len(bucket.sets) < 2:
+        if bucket.key.role != "target" or bucket.key.during == "graph_capture" or len(bucket.sets) < 2:
             continue
         usual = bucket.usual
         odd = [captured for layers, captured in bucket.sets.items() if layers != usual]
