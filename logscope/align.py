@@ -38,8 +38,8 @@ _NEIGHBOURS = 64
 # More pieces than this no prefill is looked for in.
 _MOST_PIECES = 4096
 
-Ground: TypeAlias = Literal["state", "other", "near", "order", "pieces", "follows", "first"]
-Reason: TypeAlias = Literal["rows", "state", "damaged", "layers"]
+Ground: TypeAlias = Literal["state", "other", "near", "order", "pieces", "follows", "first", "place"]
+Reason: TypeAlias = Literal["rows", "state", "layers"]
 
 
 class Pair(NamedTuple):
@@ -51,7 +51,8 @@ class Pair(NamedTuple):
         rows and norms, another head: the rows stand in another order. ``pieces``: one prefill cut differently; several
         rounds on a side. ``follows``: the lowest states differ, but everything in the round before is equal, so the
         input is. ``first``: the lowest states differ in the first prefills of both runs, which have the same rows in
-        the same order.
+        the same order. ``place``: nothing tells them apart, because no state of one or both is printed whole; they have
+        the same rows and stand between the same pairs.
     moved
         True when it stands in another order than the pairs around it.
     supported
@@ -115,14 +116,13 @@ class Rounds:
         """Return the kind of the leading pass."""
         return self.store.kind(self.lead(number))
 
-    def edges(self) -> frozenset[int]:
-        """Return the incomplete passes at a cut edge: the first or the last of a lane."""
-        ends = [
-            index
-            for numbers in self.lanes.values()
-            for index in (self._passes[self._start[numbers[0]]], self._passes[self._start[numbers[-1] + 1] - 1])
-        ]
-        return frozenset(index for index in ends if not self.store.kind(index).complete)
+    def edges(self) -> tuple[frozenset[int], frozenset[int]]:
+        """Return the first and the last pass of every lane: a cut log may have lost a part of these."""
+        lanes = self.lanes.values()
+        return (
+            frozenset(self._passes[self._start[numbers[0]]] for numbers in lanes),
+            frozenset(self._passes[self._start[numbers[-1] + 1] - 1] for numbers in lanes),
+        )
 
     def followers(self, number: int) -> array[int]:
         """Return the draft passes that follow it."""
@@ -229,8 +229,9 @@ class _Pairing:
                 self._pieces(lowest)
                 self._follows()
                 self._first(lowest)
-            self._support(lowest)
         self._leftovers()
+        if self.lane.lowest is not None:
+            self._support(self.lane.lowest)
         self.lane.pairs.sort(key=lambda pair: (pair.baseline[0] + pair.candidate[0], pair.baseline[0]))
         return self.lane
 
@@ -550,29 +551,36 @@ class _Pairing:
                 if queue:
                     other = queue.pop()
                     numbers = self.numbers[0][at], self.numbers[1][other]
-                    self.lane.rest.append(Rest(*numbers, self._reason(at, other), at > end[0] and other > end[1]))
+                    reason = self._reason(at, other)
+                    if reason is None:
+                        self._join("place", at, other)
+                    else:
+                        self.lane.rest.append(Rest(*numbers, reason, at > end[0] and other > end[1]))
                 else:
                     self.lane.rest.append(Rest(self.numbers[0][at], -1, None, at > end[0]))
             alone = sorted(at for queue in waiting.values() for at in queue)
             self.lane.rest += [Rest(-1, self.numbers[1][at], None, at > end[1]) for at in alone]
 
-    def _reason(self, one: int, other: int) -> Reason:
-        """Say why two rounds in one place are not a pair."""
-        lowest = self.lane.lowest
-        if lowest is None:
-            return "layers"
+    def _reason(self, one: int, other: int) -> Reason | None:
+        """Say why two rounds in one place are not a pair; None when nothing printed speaks against it."""
         rows = [
             rounds.store.rows(self.lead(side, at))
-            for side, (rounds, at) in enumerate(zip(self.rounds, (one, other), strict=True))
+            for side, rounds, at in zip((0, 1), self.rounds, (one, other), strict=True)
         ]
         if rows[0] != rows[1]:
             return "rows"
-        if (
-            self.rounds[0].store.state(self.record(0, one, lowest)) is None
-            or self.rounds[1].store.state(self.record(1, other, lowest)) is None
-        ):
-            return "damaged"
-        return "state"
+        if self.lane.lowest is None:
+            return "layers" if any(self._has_state(side, at) for side, at in ((0, one), (1, other))) else None
+        lowest = [
+            rounds.store.state(self.record(side, at, self.lane.lowest))
+            for side, rounds, at in zip((0, 1), self.rounds, (one, other), strict=True)
+        ]
+        return "state" if lowest[0] is not None and lowest[1] is not None else None
+
+    def _has_state(self, side: int, at: int) -> bool:
+        """Return whether a pass prints any state whole."""
+        store = self.rounds[side].store
+        return any(store.state(record) is not None for record in store.records(self.lead(side, at)))
 
 
 def _beginning_alike(

@@ -41,9 +41,7 @@ Grade: TypeAlias = Literal["equal", "within", "beyond"]
 What: TypeAlias = Literal[
     "norm", "head", "not_finite", "mode", "joined", "shape", "record", "copies", "rank", "captures"
 ]
-Why: TypeAlias = Literal[
-    "rows", "state", "damaged", "layers", "context", "joined", "draft", "token", "pieces", "spec", "noise"
-]
+Why: TypeAlias = Literal["rows", "state", "layers", "context", "joined", "draft", "pieces", "spec"]
 _VALUES = frozenset({"norm", "head", "not_finite"})
 
 
@@ -59,7 +57,7 @@ class Spot(NamedTuple):
     """Where one side of a difference stands; line 0: nowhere, the record is not there.
 
     ``number`` is the pass's own, ``ordinal`` which of its role and phase it is. ``value`` is a norm, first values, a
-    mode, a shape, a number of states or copies, or the captured layers, as the difference says.
+    mode, a shape, a number of states or copies, the deviating copy, or the captured layers, as the difference says.
     """
 
     file: str
@@ -73,10 +71,10 @@ class Spot(NamedTuple):
 class Difference:
     """One way in which the runs differ: its first place, and how often it comes again.
 
-    ``sides`` are baseline and candidate. ``relative`` is (candidate - baseline) / baseline of the first norm, ``largest``
+    ``sides`` are baseline and candidate, ``passes`` their passes in the stores. ``relative`` is (candidate - baseline) / baseline of the first norm, ``largest``
     the largest of all; None where norms say nothing. ``equal_before`` and ``agreeing_before`` count the passes compared
     before it, ``agreeing`` are the states of the same pass that agree, ``previous`` is the last pass that does.
-    ``pieces`` are the passes on each side when a prefill was cut.
+    ``pieces`` are the numbers of passes when a prefill was cut.
     """
 
     what: What
@@ -87,6 +85,7 @@ class Difference:
     ground: Ground | None
     order: tuple[int, int, tuple[int, int, int]]
     sides: tuple[Spot, Spot]
+    passes: tuple[int, int]
     rows: tuple[int | None, int | None]
     relative: float | None = None
     largest: float | None = None
@@ -190,23 +189,6 @@ def judge(one: State, other: State, rtol: float, *, heads: bool) -> tuple[Grade,
     return ("equal" if same_head and one.same_norm(other) else "within"), relative, "norm"
 
 
-def usual_slots(store: PassStore) -> dict[tuple[str, str], set[Slot]]:
-    """Return by role and phase the slots that more than half of the complete passes have."""
-    found: dict[tuple[str, str], Counter[int]] = {}
-    passes: Counter[tuple[str, str]] = Counter()
-    for index in range(len(store)):
-        kind = store.kind(index)
-        if kind.during != "graph_capture" and kind.complete:
-            passes[kind.role, kind.phase] += 1
-            slots = {store.slot(record) for record in store.records(index)}
-            found.setdefault((kind.role, kind.phase), Counter()).update(slots)
-    values = store.tables.slots.values
-    return {
-        key: {values[slot] for slot, number in counts.items() if 2 * number > passes[key]}
-        for key, counts in found.items()
-    }
-
-
 def _ordinals(store: PassStore) -> array[int]:
     """Return for every pass which of its lane, role and phase it is, from 1; graph capture counts by itself."""
     seen: Counter[tuple[object, ...]] = Counter()
@@ -223,7 +205,8 @@ def _ordinals(store: PassStore) -> array[int]:
 class _Case:
     """Two passes under comparison (or the pieces of one prefill), and what was found so far.
 
-    ``place`` is 0 for the leading pass of a round, then 1, 2, ... for those that follow.
+    ``place`` is 0 for the leading pass of a round, then 1, 2, ... for those that follow. A ``weak`` case rests on its
+    place alone: equal values are equal, others prove nothing.
     """
 
     pair: Pair
@@ -232,6 +215,7 @@ class _Case:
     role: str
     phase: str
     place: int = 0
+    weak: bool = False
     grades: dict[Slot, Grade] = field(default_factory=dict)
     sound: bool = True
 
@@ -264,7 +248,8 @@ class _Comparer:
         self.rounds = (alignment.baseline, alignment.candidate)
         self.stores = (alignment.baseline.store, alignment.candidate.store)
         self.terms = terms
-        self.usual = (usual_slots(self.stores[0]), usual_slots(self.stores[1]))
+        self.usual = (self.stores[0].usual(), self.stores[1].usual())
+        self.joined = (self.stores[0].joined(), self.stores[1].joined())
         self.ordinals = (_ordinals(self.stores[0]), _ordinals(self.stores[1]))
         self.edges = (self.rounds[0].edges(), self.rounds[1].edges())
         self.out = Comparison()
@@ -317,7 +302,7 @@ class _Comparer:
         """Return two passes as a case: its phase is the baseline's, the candidate's where that is unknown."""
         kinds = self.stores[0].kind(mine[0]), self.stores[1].kind(theirs[0])
         phase = kinds[0].phase if kinds[0].phase != "unknown" else kinds[1].phase
-        return _Case(pair, mine, theirs, kinds[0].role, phase, place)
+        return _Case(pair, mine, theirs, kinds[0].role, phase, place, pair.ground == "place")
 
     def _followers(self, pair: Pair, lane: Lane, target: _Case) -> None:
         """Compare the draft passes of a round, as far as what they were given agrees."""
@@ -325,9 +310,9 @@ class _Comparer:
             self._followers_apart(pair, "pieces")
             return
         joined = target.grades.get(JOIN)
-        if joined == "beyond" or (joined is None and (not target.agrees or self._captures_differ(target))):
-            self._followers_apart(pair, "joined")
-            return
+        trusted = joined in ("equal", "within") or (
+            joined is None and target.agrees and not target.weak and not self._captures_differ(target)
+        )
         mine = self.rounds[0].followers(pair.baseline[0])
         theirs = self.rounds[1].followers(pair.candidate[0])
         before: tuple[int, int] | None = None
@@ -338,7 +323,7 @@ class _Comparer:
                         self._alone(side, index, at_end=False)
                 continue
             case = self._case(pair, [one], [other], place)
-            why = self._draft(case, lane, before)
+            why = self._draft(case, lane, before, trusted=trusted)
             if why is None:
                 before = (one, other)
                 self.out.drafts += 1
@@ -347,10 +332,11 @@ class _Comparer:
                 before = None
                 self._apart(case.mine, case.theirs, why)
 
-    def _draft(self, case: _Case, lane: Lane, before: tuple[int, int] | None) -> Why | None:
+    def _draft(self, case: _Case, lane: Lane, before: tuple[int, int] | None, *, trusted: bool) -> Why | None:
         """Compare two draft passes; return why they are not comparable, None when they were compared.
 
-        ``before`` is the draft pass before them in the round, when it was compared.
+        ``before`` is the draft pass before them in the round, when it was compared; ``trusted`` tells whether the
+        joined states of the target agree, so that what the draft reads has to.
         """
         reads_target = case.phase in ("extend", "draft_extend")
         if case.phase == "draft_extend" and not self.terms.same_spec:
@@ -359,17 +345,22 @@ class _Comparer:
             return "draft"
         one, other = self._state(0, case.mine[0], FORWARD), self._state(1, case.theirs[0], FORWARD)
         if one is None or other is None:
-            if not self._any_alike(case):
-                return "damaged"
+            case.weak = not self._any_alike(case)
+            if case.weak and not trusted:
+                return "joined"
             self._draft_states(case, lane)
             return None
-        if one.shape != other.shape and one.rows != other.rows:
+        if one.rows != other.rows:
             return "rows"
+        if one.shape != other.shape and not trusted:
+            return "joined"
         grade, _, what = judge(one, other, self.terms.rtol, heads=case.heads)
         if one.shape != other.shape or grade != "beyond" or self._any_alike(case):
             self._draft_states(case, lane)
             return None
         if reads_target:
+            if not trusted:
+                return "joined"
             if self._left_out_rows(case) or (what == "norm" and self.terms.topk > 1):
                 return "rows"
         elif before is None or not self._handed_otherwise(case, before):
@@ -462,18 +453,26 @@ class _Comparer:
         lacking = 1 - side
         self._cell(case.role, case.phase, slot).only[side] += 1
         passes = (case.mine[0], case.theirs[0])
-        if not case.single or any(passes[at] in self.edges[at] for at in (0, 1)):
+        if not case.single or self._cut(lacking, passes[lacking], slot):
             return
         kinds = self.stores[0].kind(passes[0]), self.stores[1].kind(passes[1])
         usual = [slot in self.usual[at].get((kinds[at].role, kinds[at].phase), ()) for at in (0, 1)]
-        if usual[side] and not usual[lacking]:
-            if slot.event == CAPTURE:
+        if usual[side] and not usual[lacking] and not slot.nth:
+            if slot.event == CAPTURE and self._captures_differ(case):
                 self._differ(
                     "captures", case, slot, None, None, (self._captured(0, passes[0]), self._captured(1, passes[1]))
                 )
             return
         case.sound = False
         self._differ("record", case, slot, one, other)
+
+    def _cut(self, side: int, index: int, slot: Slot) -> bool:
+        """Return whether a record may be missing because the log is cut: before its first or behind its last one."""
+        orders = [self.stores[side].slot_of(record).order for record in self.stores[side].records(index)]
+        first, last = self.edges[side]
+        # A warm-up is known by the start-up lines before it: nothing is cut off there.
+        begins = index in first and self.stores[side].kind(index).during != "warmup"
+        return (begins and slot.order < min(orders)) or (index in last and slot.order > max(orders))
 
     def _form(self, case: _Case, slot: Slot, one: list[int], other: list[int], *, captures_differ: bool) -> None:
         """Compare mode, number of joined states, copies and agreement of the ranks."""
@@ -490,12 +489,12 @@ class _Comparer:
         kinds = self.stores[0].kind(case.mine[0]), self.stores[1].kind(case.theirs[0])
         copies = self.stores[0].copies(one[0]), self.stores[1].copies(other[0])
         odd = [kind.copies is not None and kind.copies != number for kind, number in zip(kinds, copies, strict=True)]
-        if odd[0] != odd[1]:
+        if odd[0] != odd[1] and copies[0] != copies[1]:
             self._differ("copies", case, slot, one, other, copies)
         variants = self.stores[0].variants.get(one[0]), self.stores[1].variants.get(other[0])
         if (variants[0] is None) != (variants[1] is None):
-            values = [None if variant is None else variant[0].norm for variant in variants]
-            self._differ("rank", case, slot, one, other, (values[0], values[1]))
+            values = variants[0][0] if variants[0] else None, variants[1][0] if variants[1] else None
+            self._differ("rank", case, slot, one, other, values)
 
     def _value(self, case: _Case, slot: Slot, one: list[int], other: list[int]) -> Grade | None:
         """Compare shape, norm and first values of one state; return None where nothing can be compared."""
@@ -514,6 +513,9 @@ class _Comparer:
             cell.not_compared += slot.event != "forward_end"
             return None
         grade, relative, what = judge(states[0], states[1], self.terms.rtol, heads=case.heads)
+        if case.weak and grade != "equal":
+            cell.not_compared += 1
+            return None
         if case.pair.ground == "near":
             self.near[case.role, case.phase, slot] += 1
             if grade == "beyond" and what == "norm":
@@ -584,6 +586,7 @@ class _Comparer:
                     1, case.theirs[0], other, values[1] if values else None, missing=other is None and what == "record"
                 ),
             ),
+            (case.mine[0], case.theirs[0]),
             (self.stores[0].rows(case.mine[0]), self.stores[1].rows(case.theirs[0])),
             relative,
             relative,
@@ -621,13 +624,11 @@ class _Comparer:
     def _other_captures(self) -> None:
         """Name other captured layers also where no pass of the phase could be paired: at the first passes of both runs."""
         for role, phase in self.usual[0].keys() & self.usual[1].keys():
-            captured = [{slot for slot in usual[role, phase] if slot.event == CAPTURE} for usual in self.usual]
-            apart = captured[0] ^ captured[1]
-            if role != "target" or not apart or ("captures", role, phase, None, False) in self.known:
+            slot = self._captured_apart((role, phase), (role, phase)) if role == "target" else None
+            if slot is None or ("captures", role, phase, None, False) in self.known:
                 continue
             one, other = self._first_complete(0, role, phase), self._first_complete(1, role, phase)
             place = one + other
-            slot = min(apart, key=lambda slot: slot.order)
             difference = Difference(
                 "captures",
                 role,
@@ -640,6 +641,7 @@ class _Comparer:
                     self._spot(0, one, None, self._captured(0, one)),
                     self._spot(1, other, None, self._captured(1, other)),
                 ),
+                (one, other),
                 (self.stores[0].rows(one), self.stores[1].rows(other)),
                 equal_before=bisect_left(self.equal, place),
                 agreeing_before=bisect_left(self.agreed, place),
@@ -658,7 +660,7 @@ class _Comparer:
     def _captured(self, side: int, index: int) -> tuple[int | None, ...]:
         """Return the layers a pass captures, the embedding as 0."""
         store = self.stores[side]
-        slots = (store.tables.slots.values[store.slot(record)] for record in store.records(index))
+        slots = map(store.slot_of, store.records(index))
         return tuple(slot.layer for slot in slots if slot.event == CAPTURE and slot.nth == 0)
 
     # what has no partner
@@ -683,11 +685,9 @@ class _Comparer:
         spot = self._spot(side, index)
         number, first = self.out.alone.get(key, (0, spot))
         self.out.alone[key] = (number + 1, first)
-        slots = {
-            self.stores[side].tables.slots.values[self.stores[side].slot(at)] for at in self.stores[side].records(index)
-        }
-        lacks = self.usual[side].get((kind.role, kind.phase), set()) - slots
-        if lacks and index not in self.edges[side]:
+        store = self.stores[side]
+        lacks = self.usual[side].get(kind[:2], set()) - {store.slot_of(record) for record in store.records(index)}
+        if any(not self._cut(side, index, slot) for slot in lacks):
             self.out.fragments.append(Fragment(side, kind.role, kind.phase, spot))
 
     def _apart(self, mine: Iterable[int], theirs: Iterable[int], why: Why) -> None:
@@ -732,7 +732,7 @@ class _Comparer:
         found: dict[Slot, list[int]] = {}
         for index in passes:
             for record in store.records(index):
-                found.setdefault(store.tables.slots.values[store.slot(record)], []).append(record)
+                found.setdefault(store.slot_of(record), []).append(record)
         return {slot: records for slot, records in found.items() if len(records) == len(passes)}
 
     def _captures_differ(self, case: _Case) -> bool:
@@ -740,11 +740,24 @@ class _Comparer:
         if case.role != "target":
             return False
         kinds = self.stores[0].kind(case.mine[0]), self.stores[1].kind(case.theirs[0])
-        captured = [
-            {slot for slot in usual.get((kind.role, kind.phase), ()) if slot.event == CAPTURE}
-            for usual, kind in zip(self.usual, kinds, strict=True)
-        ]
-        return captured[0] != captured[1]
+        return self._captured_apart(kinds[0][:2], kinds[1][:2]) is not None
+
+    def _captured_apart(self, one: tuple[str, str], other: tuple[str, str]) -> Slot | None:
+        """Return the lowest slot that only one run captures in passes of a role and phase, None when there is none.
+
+        A run that joins as many states and prints only some of them, or none, captures them all the same.
+        """
+        captured = _captures(self.usual[0].get(one, ())), _captures(self.usual[1].get(other, ()))
+        fewer = captured[0] <= captured[1] or captured[1] <= captured[0]
+        numbers = self.joined[0].get(one), self.joined[1].get(other)
+        if fewer and (not captured[0] or not captured[1] or (numbers[0] is not None and numbers[0] == numbers[1])):
+            return None
+        return min(captured[0] ^ captured[1], key=lambda slot: slot.order, default=None)
+
+
+def _captures(slots: Iterable[Slot]) -> set[Slot]:
+    """Return the slots of captured states."""
+    return {slot for slot in slots if slot.event == CAPTURE and slot.nth == 0}
 
 
 def _finite(values: Iterable[float]) -> bool:
@@ -769,11 +782,11 @@ def _joined(store: PassStore, records: Sequence[int]) -> State | None:
 def _side_by_side(
     stores: tuple[PassStore, PassStore], mine: Sequence[int], theirs: Sequence[int]
 ) -> Iterator[tuple[int | None, int | None]]:
-    """Yield the draft passes of two rounds side by side: in order where their phases are the same, else by phase."""
-    phases = [[store.kind(at).phase for at in passes] for store, passes in zip(stores, (mine, theirs), strict=True)]
-    if phases[0] == phases[1]:
+    """Yield the draft passes of two rounds side by side: in order where there are equally many, else by phase."""
+    if len(mine) == len(theirs):
         yield from zip(mine, theirs, strict=True)
         return
+    phases = [[store.kind(at).phase for at in passes] for store, passes in zip(stores, (mine, theirs), strict=True)]
     waiting: dict[str, list[int]] = {}
     for index, phase in zip(reversed(theirs), reversed(phases[1]), strict=True):
         waiting.setdefault(phase, []).append(index)

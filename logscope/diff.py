@@ -20,7 +20,7 @@ from logscope.compare import HEAD_TOLERANCE, RTOL, Terms, compare
 from logscope.diffwords import SIDES, Words, signed, state_name
 from logscope.model import Accounting, Finding, ForwardPass, Place, Segment, ServerEvent, Severity
 from logscope.queries.accept import Accept
-from logscope.queries.arguments import shown
+from logscope.queries.arguments import NOT_PRINTED, shown
 from logscope.queries.config import Config, Life, differences, settings
 from logscope.queries.series import Stats
 from logscope.queries.words import and_list, count
@@ -52,6 +52,8 @@ ERRORS: dict[str, Severity] = {
     "nan_logits_warning": "warning",
     "invalid_tree_warning": "warning",
 }
+# Settings that are no argument but are told by other lines, or not.
+_INFERRED = frozenset({"spec_version", "draft_type", "target_type", "kv_tokens", "graphs_captured"})
 # Arguments that decide how much fits and how it is scheduled, not what is computed.
 _SCHEDULING = ("memory", "other")
 _MOST_FINDINGS = 20
@@ -189,6 +191,7 @@ def diff(
     sides = Side(tables), Side(tables)
     for side, run in zip(sides, (baseline, candidate), strict=True):
         _read(side, run, grammars)
+        side.passes.reunite()
     return _Answer(sides, rtol).report()
 
 
@@ -247,9 +250,11 @@ class _Answer:
         return out
 
     def _anything(self) -> bool:
-        """Return whether anything at all was compared, or there was nothing to compare on either side."""
-        both = [all(side.lives() for side in self.sides), all(side.total() for side in self.sides)]
-        return bool(self.found.compared) or any(both) or not any(len(side.passes) for side in self.sides)
+        """Return whether passes were compared; without any, whether both runs hold what else is compared, or nothing."""
+        if any(len(side.passes) for side in self.sides):
+            return bool(self.found.paired)
+        known = [bool(side.lives() or side.total() or side.errors) for side in self.sides]
+        return known[0] == known[1]
 
     def _headline(self, mattering: list[str]) -> str:
         """Return the answer in one sentence: the first divergence, else the configuration, else what agrees."""
@@ -293,7 +298,7 @@ class _Answer:
         """Add a finding and a row for every difference, the first one first, and the first divergence as a fact."""
         out, found = self.out, self.found.differences
         out.facts["first_divergence"] = self._fact(found[0]) if found else None
-        out.findings += [self.words.finding(difference) for difference in found[:_MOST_FINDINGS]]
+        out.findings += self.words.findings(found, _MOST_FINDINGS)
         for fragment in self.found.fragments[:_MOST_FINDINGS]:
             spot = fragment.spot
             message = (
@@ -426,6 +431,10 @@ class _Answer:
         for role in _PLACES:
             counts = [phases[role] for phases in store_phases]
             if not counts[0] or not counts[1]:
+                for name, phases in zip(SIDES, counts, strict=True):
+                    if phases:
+                        number = count(sum(phases.values()), "pass")
+                        self.out.notes.append(f"only the {name} prints {number} of the {role}: not compared")
                 continue
             for side in (0, 1):
                 for phase in sorted(counts[side].keys() - counts[1 - side].keys() - {"unknown"}):
@@ -586,9 +595,13 @@ class _Answer:
         rows, mattering = [], []
         for one, other in zip(lives[0] if several else lives[0][:1], lives[1], strict=False):
             for found in differences(settings(one), settings(other)):
-                matters = found.matters and found.group not in _SCHEDULING
+                reason = found.reason
+                if reason is None and found.key in _INFERRED and NOT_PRINTED in (found.a, found.b):
+                    reason = "not told by one of the logs"
+                elif reason is None and found.group in _SCHEDULING:
+                    reason = "decides what fits and when, not what is computed"
+                matters = reason is None
                 values = shown(found.key, found.a), shown(found.key, found.b)
-                reason = found.reason or (None if matters else "decides what fits and when, not what is computed")
                 rows.append(
                     {
                         "argument": found.key,
@@ -699,7 +712,7 @@ class _Answer:
         """Say whether the printed rates may be compared."""
         rules = [_definition(side) for side in self.sides]
         fact["rates_comparable"] = rules[0] == rules[1] and rules[0] is not None and rules[0][0] != "ambiguous"
-        if fact["rates_comparable"] or None in rules:
+        if rules[0] == rules[1] or None in rules:
             return
         one, other = (f"{rule[1]} ({rule[0]})" if rule is not None else "" for rule in rules)
         message = f"accept rates are not compared: the baseline's follow {one}, the candidate's {other}"
@@ -724,11 +737,11 @@ _PAIRED: dict[Ground, str] = {
     "pieces": "of the baseline cut differently",
     "follows": "with another lowest state after an identical round",
     "first": "with another lowest state at the same place of the first prefills",
+    "place": "known by their place alone, because no lowest state is printed whole",
 }
 _REASONS: dict[Why, str] = {
     "rows": "other rows: another batch, other accepted tokens, or other settings",
     "state": "the lowest common state differs: another input",
-    "damaged": "its lowest common state is missing or damaged",
     "layers": "no layer in common",
     "context": "only the embedding agrees, and the passes before it do not: another context",
     "joined": "its target pass joins other states, or states that already differ",
@@ -748,11 +761,7 @@ def _hidden_size(sides: Iterable[Side]) -> int | None:
     for side in sides:
         store = side.passes
         for index in range(len(store)):
-            found = [
-                store.shape(record)
-                for record in store.records(index)
-                if store.tables.slots.values[store.slot(record)].event == CAPTURE
-            ]
+            found = [store.shape(record) for record in store.records(index) if store.slot_of(record).event == CAPTURE]
             if found and found[0]:
                 widths.add(found[0][-1])
                 break

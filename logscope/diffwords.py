@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from logscope.model import Finding, Place, Severity
 from logscope.queries.words import and_list, count, layer_list, layer_name, width_words
-from logscope.states import CAPTURE, Slot, State
+from logscope.states import CAPTURE, FORWARD, JOIN, Slot, State
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -40,6 +40,7 @@ GROUNDS: dict[Ground, str] = {
     "order": "the same pass with its rows in another order: rows and norms agree, first values do not",
     "pieces": "one prefill cut differently: rows add up, norms add in quadrature, the first values agree",
     "follows": "the same input: everything printed in the round before is equal in both runs",
+    "place": "the same rows in the same place; no lowest state is printed whole on both sides",
     "first": "the same input: the first prefills of both runs have the same rows in the same order",
 }
 # Head values whose ratios spread less than this are one vector, scaled: two roundings of bf16 and a little.
@@ -82,21 +83,36 @@ class Words:
         self.alignment = alignment
         self.hidden = hidden
 
-    def finding(self, difference: Difference) -> Finding:
-        """Return a difference as a finding."""
-        rule, severity = RULES[difference.what]
-        place = next(Place(spot.file, spot.line) for spot in reversed(difference.sides) if spot.line)
-        values = self.value(difference, 0), self.value(difference, 1)
-        return Finding(
-            rule, severity, self.message(difference), place, *values, self.evidence(difference), self.help(difference)
-        )
+    def findings(self, differences: Sequence[Difference], most: int) -> list[Finding]:
+        """Return the first differences as findings: captured layers once, and what follows from another as a note."""
+        captures = [difference for difference in differences if difference.what == "captures"]
+        out = []
+        for difference in differences:
+            if difference.what == "captures" and difference is not captures[0]:
+                continue
+            if len(out) == most:
+                break
+            rule, severity = RULES[difference.what]
+            message = self.message(difference)
+            if difference.what == "captures" and len(captures) > 1:
+                message += f"; {and_list([other.phase for other in captures[1:]])} passes alike"
+            cause = next((other for other in differences if _causes(other, difference)), None)
+            if cause is not None:
+                severity = "note"
+                message += f" (behind {state_name(cause.role, cause.slot)} of the same round)"
+            place = next(Place(spot.file, spot.line) for spot in reversed(difference.sides) if spot.line)
+            values = self.value(difference, 0), self.value(difference, 1)
+            out.append(
+                Finding(rule, severity, message, place, *values, self.evidence(difference), self.help(difference))
+            )
+        return out
 
     def message(self, difference: Difference) -> str:
         """Return what differs and how often."""
         more = ""
         if difference.count > 1:
             more = f"; so in {count(difference.count, 'pass')}"
-            if difference.largest is not None and difference.largest != difference.relative:
+            if signed(difference.largest) != signed(difference.relative):
                 more += f", at most {signed(difference.largest)}"
         return f"{self.clause(difference)}{more}"
 
@@ -130,7 +146,7 @@ class Words:
             case "copies":
                 return f"{name} is printed by another number of writers in {where}: {values}"
             case "rank":
-                return f"the ranks disagree on the {name} of one run only, in {where}: {values}"
+                return f"the ranks of one run disagree on {name} in {where}: {values}"
 
     def _captures(self, difference: Difference) -> str:
         """Return in which way the captured layers differ."""
@@ -170,7 +186,7 @@ class Words:
             case "joined":
                 return count(value, "state")
             case "rank":
-                return "all alike" if value is None else f"one prints {value:.4f}"
+                return "all alike" if value is None else f"one prints norm {value.norm} in line {value.line}"
             case "mode":
                 return str(value)
             case _:
@@ -205,22 +221,42 @@ class Words:
 
     def help(self, difference: Difference) -> str | None:
         """Say what a difference may mean, as far as the values tell."""
-        if difference.what in ("norm", "head", "not_finite") and difference.ground in ("first", "follows"):
+        if difference.what in ("norm", "head") and difference.ground in ("first", "follows"):
             return self._lowest_help(difference.ground)
         if difference.what == "captures":
             if not set(difference.sides[0].value) & set(difference.sides[1].value):
                 return "states of other layers cannot be compared; make both runs capture the same layers"
             return "other states are joined, so the joined states and what the draft makes of them are not compared"
-        if difference.role == "draft" and difference.slot.event == "forward":
+        if difference.role == "target" and difference.slot == JOIN and difference.what in ("norm", "head"):
+            return self._join_help(difference)
+        if difference.role == "draft" and difference.slot == FORWARD:
             return "the target's joined state agrees, the draft reads another one: stale, or other rows"
         if difference.role == "draft" and difference.what in ("norm", "head"):
             return "what the draft read agrees: its weights, its token (vocabulary map) or its cache differ"
         return None
 
+    def _join_help(self, difference: Difference) -> str | None:
+        """Say what was joined where the captures agree and the joined states do not."""
+        states = [self._states(side, index) for side, index in enumerate(difference.passes)]
+        heads = [found[JOIN].head if JOIN in found else () for found in states]
+        for name, head, found in zip(SIDES, heads, states, strict=True):
+            layers = [slot for slot, state in found.items() if slot.event == CAPTURE and head and state.head == head]
+            if layers and layers[0] != min(slot for slot in found if slot.event == CAPTURE):
+                return (
+                    f"the captures agree; in the {name} the joined state begins with {state_name('target', layers[0])}"
+                )
+        if _ratio(*heads) is not None and difference.what == "norm":
+            return "the captures agree, the joined state is theirs times a factor: normalised or scaled before the join"
+        return "the captures agree: what was joined is not what was captured"
+
     def _lowest_help(self, ground: Ground) -> str:
         """Say which kind of fault changes the lowest state of the same input."""
+        rounds = self.alignment.baseline, self.alignment.candidate
         pairs = [
-            (self._states(0, pair.baseline[0]), self._states(1, pair.candidate[0]))
+            (
+                _captured(self._states(0, rounds[0].lead(pair.baseline[0]))),
+                _captured(self._states(1, rounds[1].lead(pair.candidate[0]))),
+            )
             for lane in self.alignment.lanes
             for pair in lane.pairs
             if pair.ground == ground
@@ -235,16 +271,21 @@ class Words:
             "normalisation"
         )
 
-    def _states(self, side: int, number: int) -> dict[Slot, State]:
-        """Return the captured states of the leading pass of a round."""
-        rounds = (self.alignment.baseline, self.alignment.candidate)[side]
-        store = rounds.store
-        found = {}
-        for record in store.records(rounds.lead(number)):
-            slot, state = store.tables.slots.values[store.slot(record)], store.state(record)
-            if slot.event == CAPTURE and state is not None and math.isfinite(state.norm):
-                found[slot] = state
-        return found
+    def _states(self, side: int, index: int) -> dict[Slot, State]:
+        """Return the states of a pass that are finite."""
+        store = (self.alignment.baseline, self.alignment.candidate)[side].store
+        states = ((store.slot_of(record), store.state(record)) for record in store.records(index))
+        return {slot: state for slot, state in states if state is not None and math.isfinite(state.norm)}
+
+
+def _captured(states: dict[Slot, State]) -> dict[Slot, State]:
+    return {slot: state for slot, state in states.items() if slot.event == CAPTURE}
+
+
+def _causes(one: Difference, other: Difference) -> bool:
+    """Return whether one difference of values stands before another on the way through the same round."""
+    values = ("norm", "head", "not_finite")
+    return one.what in values and other.what in values and one.order[0] == other.order[0] and one.order < other.order
 
 
 def _normalised(sound: Sequence[dict[Slot, State]], ill: Sequence[dict[Slot, State]]) -> str | None:

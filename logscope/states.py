@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from array import array
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from logscope.model import ForwardPass, Payload
 
 CAPTURE = "capture"
+# A phase of fewer passes than this does not show what is usual in it.
+_FEW = 3
 T = TypeVar("T", bound="Hashable")
 
 # The data's way through a pass: of the draft forward, fc, fc output; of the target the captures and their join.
@@ -100,6 +103,26 @@ class Variant(NamedTuple):
     norm: float | None
 
 
+class _Usual:
+    """Counts in how many passes each slot occurs, apart for complete ones."""
+
+    def __init__(self) -> None:
+        self.passes = 0
+        self._complete = 0
+        self._found: tuple[Counter[int], Counter[int]] = (Counter(), Counter())
+
+    def add(self, slots: set[int], *, complete: bool) -> None:
+        """Take a pass."""
+        self.passes += 1
+        self._complete += complete
+        self._found[complete].update(slots)
+
+    def slots(self) -> set[int]:
+        """Return what more than half of them have: of the complete ones, where there are any."""
+        passes = self._complete or self.passes
+        return {slot for slot, number in self._found[bool(self._complete)].items() if 2 * number > passes}
+
+
 class PassStore:
     """The forward passes of one run as flat arrays: about 60 bytes a record, whatever the length of its text.
 
@@ -127,6 +150,79 @@ class PassStore:
         self.variants: dict[int, list[Variant]] = {}
         self.derived = False
         self.rounded = False
+
+    def usual(self) -> dict[tuple[str, str], set[Slot]]:
+        """Return by role and phase the slots that more than half of the passes have.
+
+        Complete passes only, where there are any. A phase of fewer than three passes says little: its role decides.
+        """
+        phases: dict[tuple[str, str], _Usual] = {}
+        roles: dict[str, _Usual] = {}
+        for index in range(len(self)):
+            kind = self.kind(index)
+            if kind.during != "graph_capture":
+                slots = {self._slot[record] for record in self.records(index)}
+                phases.setdefault(kind[:2], _Usual()).add(slots, complete=kind.complete)
+                roles.setdefault(kind.role, _Usual()).add(slots, complete=kind.complete)
+        values = self.tables.slots.values
+        return {
+            (role, phase): {values[slot] for slot in (found if found.passes >= _FEW else roles[role]).slots()}
+            for (role, phase), found in phases.items()
+        }
+
+    def joined(self) -> dict[tuple[str, str], int]:
+        """Return by role and phase how many states are usually joined, as far as the joins say it."""
+        found: dict[tuple[str, str], Counter[int]] = {}
+        join = self.tables.slots.of(JOIN)
+        for index in range(len(self)):
+            record = self.find(index, join)
+            number = self.detail(record).num_aux if record >= 0 else None
+            if number is not None:
+                found.setdefault(self.kind(index)[:2], Counter())[number] += 1
+        return {key: counts.most_common(1)[0][0] for key, counts in found.items()}
+
+    def reunite(self) -> None:
+        """Put passes together again that a repeated line has cut in two.
+
+        A record that the pass already has looks like the first of the next pass. Where two neighbours of one role have
+        no other record in common, the second begins with the very record the first ends with, and one of them lacks
+        what its like have, they are one pass, and the record is its second of that slot.
+        """
+        roles: dict[str, _Usual] = {}
+        for index in range(len(self)):
+            slots = {self._slot[record] for record in self.records(index)}
+            roles.setdefault(self.kind(index).role, _Usual()).add(slots, complete=False)
+        usual = {role: found.slots() for role, found in roles.items()}
+        joined: list[int] = []
+        for index in range(1, len(self)):
+            before, here = self.kind(index - 1), self.kind(index)
+            if before.role != here.role or (before.file, before.segment, before.group) != here[4:7]:
+                continue
+            mine, theirs = self.records(index - 1), self.records(index)
+            if not mine or not theirs or not self._repeats(mine[-1], theirs[0]) or (joined and joined[-1] == index - 1):
+                continue
+            sets = [{self._slot[record] for record in records} for records in (mine, theirs)]
+            if len(sets[0] & sets[1]) == 1 and any(usual[here.role] - found for found in sets):
+                joined.append(index)
+        for index in reversed(joined):
+            repeated = self._start[index]
+            slot = self.slot_of(repeated)
+            self._slot[repeated] = self.tables.slots.of(slot._replace(nth=slot.nth + 1))
+            longer = index if len(self.records(index)) > len(self.records(index - 1)) else index - 1
+            for column in (self._kind, self._number, self._rows):
+                column[index - 1] = column[longer]
+                del column[index]
+            del self._start[index]
+
+    def _repeats(self, one: int, other: int) -> bool:
+        """Return whether two records say the same."""
+        return (
+            self._slot[one] == self._slot[other]
+            and self._shape[one] == self._shape[other]
+            and self._detail[one] == self._detail[other]
+            and self._norm[one : one + 1].tobytes() == self._norm[other : other + 1].tobytes()
+            and self.head(one) == self.head(other)
+        )
 
     def __len__(self) -> int:
         """Return the number of passes."""
@@ -199,6 +295,10 @@ class PassStore:
     def slot(self, record: int) -> int:
         """Return the number of the record's slot."""
         return self._slot[record]
+
+    def slot_of(self, record: int) -> Slot:
+        """Return the record's slot."""
+        return self.tables.slots.values[self._slot[record]]
 
     def line(self, record: int) -> int:
         """Return the record's line."""
