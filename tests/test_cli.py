@@ -10,7 +10,6 @@ import re
 import shlex
 import shutil
 import signal
-import statistics
 import subprocess
 import sys
 import time
@@ -226,7 +225,7 @@ def test_commands_import_only_what_they_need(args, absent):
 
 
 def test_help_starts_quickly():
-    """--help takes at most 8 times as long as python itself (medians of runs in turn)."""
+    """--help takes at most 8 times as long as python itself (the fastest of nine runs in turn)."""
     times: dict[str, list[float]] = {"python": [], "help": []}
     commands = {"python": [sys.executable, "-c", "pass"], "help": [sys.executable, "-m", "logscope", "--help"]}
     for _ in range(9):
@@ -234,7 +233,7 @@ def test_help_starts_quickly():
             start = time.perf_counter()
             subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
             times[name].append(time.perf_counter() - start)
-    assert statistics.median(times["help"]) <= 8 * statistics.median(times["python"])
+    assert min(times["help"]) <= 8 * min(times["python"])
 
 
 @pytest.mark.parametrize("args", [["events", "-f", "ndjson"], ["events"], ["summarize", "-f", "json"], ["check"]])

@@ -37,18 +37,18 @@ def stream(logs: Sequence[str], shared: Shared, *, follow: bool) -> int:
     known, reading = grammar.load(shared.grammar or ()), run.Reading()
     if follow:
         events: Iterable[Labelled | None] = run.follow_events(logs, known, reading)
-        with _writer(wanted, shared) as writer:
+        with _writer(wanted, shared, several=False) as writer:
             _copy(events, writer, shared, live=True)
             writer.close(reading.accounting)
         return OK
     sources = run.sources_of(logs)
     if any(source.saved_run for source in sources):
         saved = open_run(logs, shared)
-        with _writer(wanted, shared) as writer:
+        with _writer(wanted, shared, several=len(saved.files) > 1) as writer:
             _copy(saved.labelled(), writer, shared)
             writer.close(saved.accounting)
         return OK
-    with progress(sources) as on_block, _writer(wanted, shared) as writer:
+    with progress(sources) as on_block, _writer(wanted, shared, several=len(sources) > 1) as writer:
         _copy(run.labelled_events(sources, known, reading, on_block=on_block), writer, shared)
         recognised(reading.accounting, reading.files)
         writer.close(reading.accounting)
@@ -77,15 +77,15 @@ def _copy(events: Iterable[Labelled | None], writer: EventWriter, shared: Shared
 
 
 @contextmanager
-def _writer(wanted: Target, shared: Shared) -> Iterator[EventWriter]:
+def _writer(wanted: Target, shared: Shared, *, several: bool) -> Iterator[EventWriter]:
     """Give a writer to stdout, or to a file that is put in its place when everything was written."""
     if wanted.path is None:
-        yield EventWriter(wanted.form, _to_stdout, style_of(sys.stdout, shared.color))
+        yield EventWriter(wanted.form, _to_stdout, style_of(sys.stdout, shared.color), several_files=several)
         return
     part = wanted.path.with_name(f".{wanted.path.name}.writing")
     try:
         with part.open("w", encoding="utf-8", newline="") as file:
-            yield EventWriter(wanted.form, file.write)
+            yield EventWriter(wanted.form, file.write, several_files=several)
         replace_file(wanted.path, part.replace)
     except OSError as error:
         raise InputError(f"'{wanted.path}' cannot be written", why=error.strerror) from error

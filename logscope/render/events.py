@@ -29,7 +29,8 @@ SUFFIXES = {
     ".parquet": "parquet",
 }
 COLUMNS = [
-    Column("place", always=True),
+    Column("file"),
+    Column("line", align="right", always=True),
     Column("time"),
     Column("writer"),
     Column("during"),
@@ -52,8 +53,13 @@ _RANKS = (("dp_rank", "DP"), ("pp_rank", "PP"), ("tp_rank", "TP"), ("ep_rank", "
 class EventWriter:
     """Writes event records in one form; :meth:`close` writes what is left."""
 
-    def __init__(self, form: str, write: Callable[[str], Any], style: Style = PLAIN) -> None:
+    def __init__(
+        self, form: str, write: Callable[[str], Any], style: Style = PLAIN, *, several_files: bool = True
+    ) -> None:
         self._form = form
+        # The name of the only file would fill every row.
+        self._columns = [column for column in COLUMNS if several_files or column.name != "file"]
+        self._dropped: list[str] = []
         self._write = write
         self._style = style
         self._rows: list[dict[str, Any]] = []
@@ -79,11 +85,11 @@ class EventWriter:
         """Write the rows of a table that are waiting."""
         if self._form != "table" or not self._rows:
             return
-        table = Table(COLUMNS, [_table_row(row) for row in self._rows])
+        table = Table(self._columns, [_table_row(row) for row in self._rows])
         self._rows.clear()
         columns = layout.prepare(table, self._style)
         if self._shown is None:
-            layout.fit(columns, self._style.width)
+            self._dropped = layout.fit(columns, self._style.width)
             self._shown = [column.column.name for column in columns]
         else:
             columns = [column for column in columns if column.column.name in self._shown]
@@ -105,15 +111,16 @@ class EventWriter:
         elif self._form == "csv" and not self.count:
             self._write(",".join(EVENT_KEYS) + "\n")
         self.flush()
+        if self._dropped:
+            self._write(f"\nnot shown for want of room: {', '.join(self._dropped)}\n")
 
 
 def _table_row(row: dict[str, Any]) -> dict[str, Any]:
-    """Return an event record as a table shows it: place and writer in one cell each, axes named."""
+    """Return an event record as a table shows it: the writer in one cell, axes named."""
     ranks = [f"{name}{row[key]}" for key, name in _RANKS if row[key] is not None]
     shape = row["shape"]
     return {
         **row,
-        "place": f"{row['file']}:{row['line']}",
         "writer": " ".join([*filter(None, [row["origin"]]), *ranks]),
         "shape": None if shape is None else _axes(shape),
         "mode": row["capture_hidden_mode"],

@@ -4,8 +4,8 @@ This module is responsible for fitting a table into a number of columns. It must
 text goes; it sees cells that are safe text already.
 
 The order in which room is given up: headings fold, texts fold to a readable width, columns that are not ``always``
-are left out (from the right), texts fold further. A number is never folded: a window too narrow even then is left
-to the terminal to wrap.
+are left out (empty ones, then from the right), texts fold further. A number is never folded: a window too narrow even
+then is left to the terminal to wrap.
 """
 
 from __future__ import annotations
@@ -35,6 +35,11 @@ class Set:
     texts: list[str]
     width: int
     folds: bool
+
+    @property
+    def empty(self) -> bool:
+        """True when no cell says anything."""
+        return all(text == "-" for text in self.texts)
 
     @property
     def right(self) -> bool:
@@ -69,7 +74,7 @@ def fit(columns: list[Set], width: int | None) -> list[str]:
     whole = list(columns)
     _shrink(columns, width, READABLE)
     while total(columns) > width and (loose := [column for column in columns if not column.column.always]):
-        columns.remove(loose[-1])
+        columns.remove(next((column for column in reversed(loose) if column.empty), loose[-1]))
         _restore(columns)
         _shrink(columns, width, READABLE)
     # The last one to go may have been wide: what was dropped before it may have room after all, leftmost first.
@@ -94,7 +99,11 @@ def lines(columns: list[Set]) -> Iterator[tuple[bool, str]]:
             wrap(text, column.width) if column.folds or not number else [text]
             for text, column in zip(row, columns, strict=True)
         ]
-        for index in range(max(map(len, folded))):
+        height = max(map(len, folded))
+        if not number:
+            # Headings stand on the rule, cells hang from the line above.
+            folded = [[""] * (height - len(part)) + part for part in folded]
+        for index in range(height):
             parts = [
                 pad(part[index] if index < len(part) else "", column.width, column.right)
                 for part, column in zip(folded, columns, strict=True)

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from rich.console import Console, RenderableType
+    from rich.text import Text
 
     from logscope.errors import Message
     from logscope.model import Finding
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
 
 SLOTS = ("expected", "actual", "evidence", "help")
 COLORS = {"error": "bold red", "warning": "bold yellow", "note": "bold cyan", "bug": "bold magenta"}
-WHOLE: Any = {"no_wrap": True, "overflow": "ignore", "end": "\n"}
 HEADLINES = {"ok": "bold green", "findings": "bold red", "unknown": "bold yellow"}
 
 
@@ -34,9 +34,8 @@ def text_report(report: Report, style: Style = PLAIN) -> str:
         return plain_report(report, style)
     # A pipe that wants colours has no window: nothing may be folded there, so the page is as wide as its widest line.
     console = _console(style)
-    console.print(rich_report(report, style))
-    # rich fills lines up to the width of a column; blanks at a line's end help nobody.
-    return "\n".join(line.rstrip() for line in _text(console).split("\n"))
+    console.print(rich_report(report, style), soft_wrap=True)
+    return _text(console)
 
 
 def text_message(message: Message, kind: str, style: Style = PLAIN) -> str:
@@ -111,56 +110,70 @@ class _Shown:
         self.style = style
 
     def __rich_console__(self, console: Console, options: Any) -> Iterator[RenderableType]:
+        """Yield the lines of the report, each as wide as it is."""
         style = self.style or Style(width=options.max_width, color=True, unicode=not options.ascii_only)
-        yield from _parts(self.report, style)
+        for text, indent in _parts(self.report, style):
+            yield from _folded(text, indent, console, style.width)
 
 
-def _parts(report: Report, style: Style) -> Iterator[RenderableType]:
-    """Yield the parts of a report, top to bottom."""
-    from rich.padding import Padding  # noqa: PLC0415 - plain text must not pay for rich
-    from rich.text import Text  # noqa: PLC0415
+def _folded(text: Text, indent: int, console: Console, width: int | None) -> Iterator[Text]:
+    """Yield a text as lines of a width, folded at blanks, without blanks at their ends."""
+    for line in [text] if width is None else text.wrap(console, max(1, width - indent)):
+        line.rstrip()
+        line.pad_left(indent)
+        line.no_wrap, line.overflow, line.end = True, "ignore", "\n"
+        yield line
 
-    wide: Any = {"overflow": "fold", "no_wrap": style.width is None}
-    yield Text(visible(report.headline), style=HEADLINES[report.verdict], **wide)
+
+def _parts(report: Report, style: Style) -> Iterator[tuple[Text, int]]:
+    """Yield the parts of a report, top to bottom, each with its indent."""
+    from rich.text import Text  # noqa: PLC0415 - plain text must not pay for rich
+
+    empty = Text(""), 0
+    yield Text(visible(report.headline), style=HEADLINES[report.verdict]), 0
     for finding in report.findings:
-        yield Text("")
+        yield empty
         where = place(finding.where)
-        yield Text.assemble(
-            (f"{where}: " if where else "", "bold"),
-            (f"{finding.severity} {visible(finding.rule)}", COLORS[finding.severity]),
-            f": {visible(finding.message)}",
-            **wide,
+        yield (
+            Text.assemble(
+                (f"{where}: " if where else "", "bold"),
+                (f"{finding.severity} {visible(finding.rule)}", COLORS[finding.severity]),
+                f": {visible(finding.message)}",
+            ),
+            0,
         )
         for slot in SLOTS:
             text = getattr(finding, slot)
             if text:
-                yield Padding(Text.assemble((f"{slot}: ", "cyan"), visible(text), **wide), (0, 0, 0, 2))
+                yield Text.assemble((f"{slot}: ", "cyan"), visible(text)), 2
     if style.quiet:
         return
     if report.notes:
-        yield Text("")
+        yield empty
         for note in report.notes:
-            yield Text.assemble(("note: ", "cyan"), visible(note), **wide)
+            yield Text.assemble(("note: ", "cyan"), visible(note)), 0
     for name, table in body_tables(report).items():
-        yield Text("")
+        yield empty
         yield from _table_parts(name, table, style)
     if style.verbose and report.facts:
-        yield Text("\nfacts", style="bold")
+        yield empty
+        yield Text("facts", style="bold"), 0
         for key, value in report.facts.items():
-            yield Padding(Text.assemble((f"{visible(key)}: ", "cyan"), cell(value), **wide), (0, 0, 0, 2))
+            yield Text.assemble((f"{visible(key)}: ", "cyan"), cell(value)), 2
     if report.accounting.lines:
-        yield Text("\n" + accounting_words(report.accounting), style="dim", **wide)
+        yield empty
+        yield Text(accounting_words(report.accounting), style="dim"), 0
 
 
-def _table_parts(name: str, table: Table, style: Style) -> Iterator[RenderableType]:
+def _table_parts(name: str, table: Table, style: Style) -> Iterator[tuple[Text, int]]:
     """Yield title, caption and body of a table, and what the window had no room for."""
     from rich.text import Text  # noqa: PLC0415 - plain text must not pay for rich
 
     title = visible(table.title or name.replace("_", " "))
     caption = f"  {visible(table.caption)}" if table.caption else ""
-    yield Text.assemble((title, "bold"), (caption, "dim"), no_wrap=style.width is None)
+    yield Text.assemble((title, "bold"), (caption, "dim")), 0
     if not table.rows:
-        yield Text("  (no rows)", style="dim")
+        yield Text("(no rows)", style="dim"), 2
         return
     columns = layout.prepare(table, style)
     dropped = layout.fit(columns, style.width)
@@ -168,11 +181,11 @@ def _table_parts(name: str, table: Table, style: Style) -> Iterator[RenderableTy
     for heading, line in layout.lines(columns):
         if not heading and not ruled:
             # The rule under the headings is the one line that is drawn; where the encoding lacks it, hyphens do.
-            yield Text(("─" if style.unicode else "-") * layout.total(columns), style="dim", **WHOLE)
+            yield Text(("─" if style.unicode else "-") * layout.total(columns), style="dim"), 0
             ruled = True
-        yield Text(line, style="bold cyan" if heading else "", **WHOLE)
+        yield Text(line, style="bold cyan" if heading else ""), 0
     if dropped:
-        yield Text(f"not shown for want of room: {', '.join(dropped)}", style="dim italic")
+        yield Text(f"not shown for want of room: {', '.join(dropped)}", style="dim italic"), 0
 
 
 def _console(style: Style) -> Console:

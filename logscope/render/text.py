@@ -117,6 +117,9 @@ def number(value: float, places: int | None = None) -> str:
         return "nan" if math.isnan(value) else ("inf" if value > 0 else "-inf")
     if places is None:
         return f"{value:.7g}"
+    if 10_000 <= abs(value) < 1e15:
+        # Five digits say enough; the column's decimals are for the small ones.
+        places = 0
     if (value and round(value, places) == 0) or abs(value) >= 1e15:
         return f"{value:.3g}"
     return f"{value:.{places}f}"
