@@ -179,6 +179,11 @@ def test_the_norm_identity_has_the_tolerance_it_states():
     assert identity(captures, Payload("event", "aux_concat", norm=5.0 * (1 + 2e-6))).holds is True
     assert identity(captures, Payload("event", "aux_concat", norm=5.0 * (1 + 2e-5))).holds is False
     assert identity(captures, Payload("event", "aux_concat", norm=5.0 * (1 + 2e-5), norm_resolution=5e-4)).holds is True
+    # Rounded captures allow 2 x norm x half a digit each: 0.004 of 25 here, and no more.
+    for record in captures:
+        record.payload.norm_resolution = 3e-4
+    assert identity(captures, Payload("event", "aux_concat", norm=math.sqrt(25.004))).holds is True
+    assert identity(captures, Payload("event", "aux_concat", norm=math.sqrt(25.006))).holds is False
     assert identity(captures, Payload("event", "aux_concat", norm=math.nan)).holds is None
     assert identity(captures, Payload("event", "aux_concat")).holds is None
 
@@ -244,6 +249,19 @@ def test_nan_enters_no_statistic():
         for name in ("rms_min", "rms_median", "rms_max"):
             assert row[name] is None or math.isfinite(row[name])
     assert any("embedding (layer 0) is all zero" in note for note in report.notes)
+
+
+def test_non_finite_is_counted_by_record():
+    """A head with inf beside a finite norm is not finite; eight copies of one record are one; both stay out of rms."""
+    query = Norms()
+    query.see(Segment(1, "x", 1))
+    for number, head, norm, copies in ((1, (1.0,), 5.0, 8), (2, (math.inf,), 5.0, 8), (3, (1.0,), math.nan, 8)):
+        item = state("target", "verify", number, "aux_concat", 4, head, norm)
+        item.records[0].copies = copies
+        query.see(item)
+    (row,) = query.report(Context()).tables["norms"].rows
+    assert (row["count"], row["non_finite"], row["first_non_finite"]) == (3, 2, "x:2")
+    assert row["rms_min"] == row["rms_max"] == pytest.approx(5.0 / math.sqrt(4 * 24))
 
 
 @pytest.mark.parametrize("run", HEALTHY_V2)
