@@ -159,7 +159,13 @@ class Copy(ABC):
 
     @abstractmethod
     def join(self) -> None:
-        """Join the complete part to the copy; doing it again after an interruption does no harm."""
+        """Join the complete part to the copy, without a note: doing it again after an interruption does no harm."""
+
+    def joined(self) -> None:
+        """Note that the part is part of the copy now; only then it may go."""
+        self.manifest.save(self.file)
+        sync_folder(self.file.parent)
+        self.part.unlink(missing_ok=True)
 
     def take_up(self) -> None:
         """Read what an earlier fetch left, and finish what it was interrupted in.
@@ -188,6 +194,7 @@ class Copy(ABC):
             self.part.unlink(missing_ok=True)
         elif manifest.part.complete:
             self.join()
+            self.joined()
             there = self.file.exists()
         if not there and manifest.size:
             self.notice(f"{self.file} is gone: it is fetched again from its beginning")
@@ -307,7 +314,7 @@ class Copy(ABC):
         manifest.device, manifest.inode, manifest.mtime = stat.device, stat.inode, when(stat.mtime)
         manifest.last_fetched = now()
         manifest.first_fetched = manifest.first_fetched or manifest.last_fetched
-        manifest.save(self.file)
+        self.joined()
 
     def _find_rest(self, node: Node) -> tuple[bytes, Stat] | None:
         """Open the file that holds the rest of what was copied, under the name a rotation gave it."""
@@ -348,6 +355,7 @@ class Copy(ABC):
             self._bring(node, found[1], found[1].size)
         elif manifest.part is not None:
             self.close_part()
+            self.joined()
         self.archive("truncated" if in_place else "replaced", None if found is None else found[0])
 
     @abstractmethod
@@ -375,10 +383,9 @@ class Copy(ABC):
             self.notice(f"{self.name} was {reason}: the copy so far is kept as {target.name}; {end}")
         self.manifest = Manifest(manifest.host, manifest.path, number + 1, generations=kept)
         # First the note, then the name: an interruption between them is mended by take_up.
-        self.manifest.save(self.file)
+        self.joined()
         if manifest.size:
             self.file.rename(target)
-            sync_folder(self.file.parent)
         self.result.added += manifest.size
         self.result.action = "new"
         self.target = None
@@ -476,9 +483,10 @@ class WholeCopy(Copy):
                 self.confirm(node, start + length)
                 if got < length:
                     raise SshError("lost", f"{self.name} could not be read to its end", why="the node sent too little")
-                os.fsync(out)
                 part.confirmed = start + length - part.base
-                self.manifest.save(self.file)
+                if start + length < target:
+                    os.fsync(out)
+                    self.manifest.save(self.file)
             os.fsync(out)
             self._check_end(node, target, part)
         except Changed:
@@ -539,7 +547,7 @@ class WholeCopy(Copy):
             self.join()
 
     def join(self) -> None:
-        """Rename the part when it is the whole file, else append it; then note the new size."""
+        """Rename the part when it is the whole file, else append it."""
         manifest = self.manifest
         part = manifest.part
         if part is None:
@@ -550,7 +558,6 @@ class WholeCopy(Copy):
         if self.part.exists():
             if part.base == 0:
                 self.part.replace(self.file)
-                sync_folder(self.file.parent)
             else:
                 with self.file.open("r+b") as out, self.part.open("rb") as rest:
                     out.truncate(part.base)
@@ -563,8 +570,6 @@ class WholeCopy(Copy):
         manifest.sha256 = None
         manifest.verified = False
         self.note_edges()
-        manifest.save(self.file)
-        self.part.unlink(missing_ok=True)
 
 
 def write(handle: int, data: bytes) -> None:

@@ -20,7 +20,8 @@ from typing import TYPE_CHECKING, Protocol
 
 from logscope.errors import RemoteError
 from logscope.fetch.copy import Changed, Copy, check_room, digest, write
-from logscope.fetch.manifest import EDGE, NEW, Edge, Part, beside, sync_folder
+from logscope.fetch.manifest import EDGE, NEW, Edge, Part, beside
+from logscope.fetch.ssh import SshError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -45,7 +46,8 @@ class Selection:
     """The JSON of the first line.
 
     ``lines`` and ``size`` (``bytes`` in the JSON) are of the original, an unfinished last line included;
-    ``first_byte`` is where the first look began; the next one begins at ``resume_byte``, which is the first byte of line ``resume_line``.
+    ``first_byte`` is where the first look began; the next one begins at ``resume_byte``, which is the first byte of
+    line ``resume_line``.
     """
 
     lines: int = 0
@@ -253,14 +255,11 @@ class FilteredCopy(Copy):
         new = beside(self.file, NEW)
         if new.exists():
             new.replace(self.file)
-            sync_folder(self.file.parent)
         selection = read_selection(self.file) if self.file.exists() else None
         if selection is not None:
             manifest.size, manifest.tail = selection.size, None
         manifest.part = None
         manifest.sha256 = None
-        manifest.save(self.file)
-        self.part.unlink(missing_ok=True)
 
     def transfer(self, node: Node, stat: Stat, target: int) -> None:
         """Bring the entries of what is new, count the lines, and write the form anew."""
@@ -355,7 +354,7 @@ class FilteredCopy(Copy):
                 self.advance(at, target)
             self.confirm(node, start + length)
             if at < start + length:
-                raise Changed
+                raise SshError("lost", f"{self.name} could not be read to its end", why="the node sent too little")
 
     def _is_anchor(self, entry: Entry) -> bool:
         return any(anchor in entry.text for anchor in self.anchors)
@@ -403,6 +402,7 @@ class FilteredCopy(Copy):
         Lines without a time may belong to the time before or behind them: those between the last earlier and the
         first later time are brought. Where the log has no times nothing is left out.
         """
+        since = since.replace("T", " ")
         low, high = 0, target
         while high - low > _PROBE:
             middle = (low + high) // 2

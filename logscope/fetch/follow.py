@@ -22,7 +22,7 @@ from logscope.fetch.spec import shown
 from logscope.fetch.ssh import SshError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Generator
 
     from logscope.fetch.node import Node
     from logscope.fetch.spec import Spec
@@ -203,7 +203,7 @@ def remote_follow(
     notice: Callable[[str], None] = lambda _: None,
     stop: threading.Event | None = None,
     interval: float = 0.1,
-) -> Iterator[Chunk]:
+) -> Generator[Chunk, None, None]:
     """Yield what stands in a remote file and what is appended to it, until ``stop`` is set or the caller ends.
 
     Every byte comes once, in order. A lost connection is made again for as long as it takes. When nothing was new an

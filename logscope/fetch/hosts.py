@@ -98,7 +98,7 @@ def checked(options: Options) -> Options:
 
 def fetch(
     specs: Sequence[Spec],
-    dest: Path,
+    dest: str | os.PathLike[str],
     options: Options | None = None,
     *,
     notice: Callable[[str], None] = lambda _: None,
@@ -108,7 +108,8 @@ def fetch(
 
     Args:
         specs: what to bring; patterns are expanded on the node.
-        dest: a folder, or, for one file, its new name. Files of several hosts go to a folder per host.
+        dest: a folder when it is one, ends with a slash or several files come; else the new name of the one file.
+            Files of several hosts go to a folder per host.
         options: how to connect and what to bring.
         notice: told in words about anything unusual, from any thread.
         bar: told how far it has got.
@@ -122,7 +123,8 @@ def fetch(
     hosts: dict[Host, list[Spec]] = {}
     for spec in dict.fromkeys(specs):
         hosts.setdefault(spec.host, []).append(spec)
-    folder = len(specs) > 1 or specs[0].is_pattern or dest.is_dir() or str(dest).endswith(os.sep) or dest == Path()
+    base = Path(dest)
+    folder = len(specs) > 1 or specs[0].is_pattern or base.is_dir() or os.fspath(dest).endswith(os.sep)
     tell = threading.Lock()
 
     def say(text: str) -> None:
@@ -135,7 +137,7 @@ def fetch(
     failed: dict[Spec, list[tuple[str, LogscopeError]]] = {}
 
     def bring(host: Host) -> None:
-        base = dest / _folder_name(host) if len(hosts) > 1 else dest
+        here = base / _folder_name(host) if len(hosts) > 1 else base
         taken: dict[Path, bytes] = {}
         link = links[host]
         dead: SshError | None = None
@@ -154,7 +156,7 @@ def fetch(
                     if link.cancelled.is_set():
                         return
                     try:
-                        file = base / local_name(spec, path) if folder else dest
+                        file = here / local_name(spec, path) if folder else base
                         found[spec].append(_copy(link, path, file, taken, bar).run())
                     except LogscopeError as error:
                         dead = error if isinstance(error, SshError) and error.kind != "no_tool" else None
@@ -200,7 +202,7 @@ def cached(
     root = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "logscope" / "remote"
     root.mkdir(parents=True, exist_ok=True, mode=0o700)
     folder = root / _folder_name(spec.host) / sha256(spec.path.rpartition(b"/")[0]).hexdigest()[:16]
-    outcome = fetch([spec], folder / "", options or Options(digest=False), notice=notice, bar=bar)
+    outcome = fetch([spec], f"{folder}/", options or Options(digest=False), notice=notice, bar=bar)
     for _, error in outcome.failures:
         raise error
     return outcome.files

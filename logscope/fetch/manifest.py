@@ -103,7 +103,7 @@ class Manifest:
     generations: list[Generation] = field(default_factory=list)
 
     def save(self, file: Path) -> None:
-        """Write it beside the copy: as a new file that replaces the old one."""
+        """Write it beside the copy, as a new file that replaces the old one: after a crash either of them is there."""
         text = json.dumps({"logscope_fetch": VERSION, **asdict(self)}, indent=1) + "\n"
         new = beside(file, MANIFEST + "-new")
         with new.open("w", encoding="ascii") as out:
@@ -111,7 +111,6 @@ class Manifest:
             out.flush()
             os.fsync(out.fileno())
         new.replace(beside(file, MANIFEST))
-        sync_folder(file.parent)
 
 
 def beside(file: Path, suffix: str) -> Path:
@@ -198,8 +197,10 @@ def locked(file: Path) -> Iterator[None]:
     try:
         yield
     finally:
-        name.unlink(missing_ok=True)
-        os.close(lock)
+        try:
+            name.unlink(missing_ok=True)
+        finally:
+            os.close(lock)
 
 
 def sync_folder(folder: Path) -> None:

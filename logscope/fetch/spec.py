@@ -13,7 +13,6 @@ from __future__ import annotations
 import os
 import re
 from dataclasses import dataclass
-from pathlib import Path
 from urllib.parse import unquote_to_bytes
 
 from logscope.errors import UsageError
@@ -100,7 +99,7 @@ def parse(text: str) -> Spec | None:
     return Spec(text, Host(host, user, int(port) if port else None), path)
 
 
-def arguments(texts: list[str]) -> tuple[list[Spec], Path]:
+def arguments(texts: list[str]) -> tuple[list[Spec], str]:
     """Return the sources and the destination of ``fetch SOURCE... [DEST]``; without DEST it is the current folder.
 
     Raises:
@@ -108,9 +107,9 @@ def arguments(texts: list[str]) -> tuple[list[Spec], Path]:
 
     """
     specs = [parse(text) for text in texts]
-    dest = Path()
+    dest = "."
     if specs and specs[-1] is None:
-        dest, specs = Path(texts[-1]), specs[:-1]
+        dest, specs = texts[-1], specs[:-1]
     if not specs:
         raise UsageError("fetch needs a file on a host", help="for example: logscope fetch node1:/logs/server.log")
     for text, spec in zip(texts, specs, strict=False):

@@ -1,0 +1,108 @@
+"""Logs on other hosts as what the rest of logscope reads: sources and blocks.
+
+This module is responsible for joining :mod:`logscope.fetch`, which knows nothing of logs, to sources and blocks. It
+must not know how a host is reached, nor what stands in a log.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from logscope.blocks import BLOCK_SIZE, LINE_SLACK, Block
+from logscope.errors import UsageError
+from logscope.fetch import Chunk, Options, cached, parse, remote_follow, ssh_command
+from logscope.follow import _blocks, _Tail
+from logscope.source import Source, expand
+
+if TYPE_CHECKING:
+    import threading
+    from collections.abc import Callable, Generator, Iterator
+
+
+def remote_sources(
+    text: str,
+    options: Options | None = None,
+    *,
+    limit: int | None = None,
+    warn: Callable[[str], None] = lambda _: None,
+) -> list[Source]:
+    """Bring what is new of ``host:/path`` to the cache; return it as sources that carry the remote name.
+
+    ``path`` of each is the local copy, which :func:`logscope.fetch.origin` knows.
+
+    Raises
+    ------
+    RemoteError, UsageError, InputError
+        it cannot be brought or read.
+
+    """
+    spec = parse(text)
+    if spec is None:
+        raise UsageError(f"'{text}' is not on another host")
+    sources = []
+    for file in cached(spec, options or Options(ssh=ssh_command(), digest=False), notice=warn):
+        [source] = expand(Path(file.file), limit=limit)
+        source.name = f"{spec.host}:{file.path}"
+        sources.append(source)
+    return sources
+
+
+def follow_blocks(
+    text: str,
+    options: Options | None = None,
+    *,
+    stop: threading.Event | None = None,
+    idle: float | None = None,
+    warn: Callable[[str], None] | None = None,
+) -> Iterator[Block | None]:
+    """Yield the lines of a growing remote log as blocks, as :func:`logscope.follow.follow` does for a local one.
+
+    Raises
+    ------
+    RemoteError, UsageError
+        it cannot be reached or read, at the start.
+
+    """
+    spec = parse(text)
+    if spec is None:
+        raise UsageError(f"'{text}' is not on another host")
+    chunks = remote_follow(spec, options or Options(ssh=ssh_command()), notice=warn or (lambda _: None), stop=stop)
+    return _blocks(_RemoteTail(chunks, os.fsdecode(text)), 0.0, stop, idle, from_start=True)
+
+
+class _RemoteTail(_Tail):
+    """A followed remote file. Waiting and looking are one step there: the news of a wait is kept until it is read."""
+
+    def __init__(self, chunks: Generator[Chunk, None, None], name: str) -> None:
+        self._chunks = chunks
+        self._held: Chunk | None = None
+        self._generation = 1
+        super().__init__(-1, name, BLOCK_SIZE, LINE_SLACK, owned=False)
+
+    def _read(self) -> bytes:
+        chunk = self._held
+        if chunk is None or chunk.generation != self._generation:
+            return b""
+        self._held = None
+        return chunk.data
+
+    def wait(self, poll: float, stop: threading.Event | None) -> None:  # noqa: ARG002 - the chunks keep time
+        """See :class:`_Tail`."""
+        self._held = next(self._chunks, None)
+        self.ended = self._held is None
+
+    def is_over(self) -> bool:
+        """See :class:`_Tail`."""
+        return self._held is not None and self._held.generation != self._generation
+
+    def renew(self) -> None:
+        """See :class:`_Tail`."""
+        if self._held is not None:
+            self._generation = self._held.generation
+        self._begin()
+
+    def close(self) -> None:
+        """End the connection."""
+        self._chunks.close()
