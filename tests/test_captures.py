@@ -138,6 +138,11 @@ def test_the_same_with_a_rank_on_every_line(tmp_path):
     assert sorted(row["writer"] for row in writers) == [f"TP{rank}" for rank in range(8)]
     assert {row["captures"] for row in writers} == {16}
     assert {row["layers"] for row in writers} == {"embedding, 3, 31, 59"}
+    # Read without keeping copies, who printed them is not known, and no count by writer is made up.
+    quick = answer(Captures(), [str(log)])
+    assert "writers" not in quick.tables
+    assert quick.tables["phases"].rows == report.tables["phases"].rows
+    assert any(note.startswith("8 writers print the same records") for note in quick.notes)
 
 
 def test_a_missing_capture_is_named_with_its_place():

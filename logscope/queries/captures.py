@@ -87,12 +87,15 @@ class Captures:
     """The fold behind ``logscope captures``."""
 
     kind: ClassVar[str] = "captures"
+    # What is printed by which writer can be told only when reading keeps the copies of a record.
+    keep_copies: ClassVar[bool] = True
 
     def __init__(self) -> None:
         self._tally = Tally()
         self._graphs = Graphs()
         # (file, segment, writer) -> layer -> [while serving, differing copies]; only where prefixes name writers
         self._writers: dict[tuple[str, int, str], dict[int | None, list[int]]] = {}
+        self._copies_kept = True
         self._labels: dict[tuple[Any, ...], str] = {}
 
     def see(self, item: Item) -> None:
@@ -108,6 +111,7 @@ class Captures:
         """Count the captures of a pass by who printed them; the copies are there when they were kept on reading."""
         for record in item.captures:
             layer = record.first[3].layer
+            self._copies_kept &= record.copies <= 1 + len(record.others) + len(record.variants)
             for differs, printed in ((0, (record.first, *record.others)), (1, record.variants)):
                 for occurrence in printed:
                     writer = occurrence[2].writer
@@ -163,7 +167,8 @@ class Captures:
                 caption="Dummy passes of graph capture and the warm-up request; no number above includes them.",
             )
         writers = self._writer_rows()
-        if len(writers) > 1:
+        # Where only the first of several copies was kept, counts by writer would be those of who printed first.
+        if len(writers) > 1 and self._copies_kept:
             title = "prints by writer, every copy counted"
             report.tables["writers"] = table(without_empty(_WRITERS, writers), writers, title=title)
         if deviations:
@@ -384,7 +389,10 @@ def copies_notes(tally: Tally, buckets: Iterable[Bucket]) -> list[str]:
         copies = bucket.copies
         segment = tally.segments.get((bucket.key.file, bucket.key.segment))
         if copies is not None and copies > 1 and segment is not None:
-            found.setdefault((copies, segment.writers), set()).add(segment.writers_evidence or "")
+            writers, how = segment.writers, segment.writers_evidence or ""
+            if writers is None and bucket.marked:
+                writers, how = copies, "their prefixes name them"
+            found.setdefault((copies, writers), set()).add(how)
     notes = []
     for (copies, writers), evidence in found.items():
         # Of several runs each has its own evidence; the facts of summarize hold it.

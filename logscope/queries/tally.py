@@ -131,6 +131,7 @@ class Bucket:
         "incomplete",
         "joins",
         "key",
+        "marked",
         "num_aux_differs",
         "passes",
         "reasons",
@@ -140,9 +141,11 @@ class Bucket:
         "sets_left_out",
     )
 
-    def __init__(self, key: Key, place: Place) -> None:
+    def __init__(self, key: Key, place: Place, *, marked: bool = False) -> None:
         self.key = key
         self.first = place
+        # whether prefixes tell the writers of its records apart
+        self.marked = marked
         self.passes = 0
         self.incomplete = 0
         self.rows_min: int | None = None
@@ -273,7 +276,9 @@ class Tally:
         key = Key(file, item.segment, item.group, site, item.during, item.role, item.phase)
         bucket = self.buckets.get(key)
         if bucket is None:
-            bucket = self.buckets[key] = Bucket(key, item.place)
+            prefix = item.records[0].first[2]
+            marked = (prefix.pid, prefix.tp_rank, prefix.ep_rank) != (None, None, None)
+            bucket = self.buckets[key] = Bucket(key, item.place, marked=marked)
         bucket.passes += 1
         evidence = item.evidence
         bucket.evidence[evidence] = bucket.evidence.get(evidence, 0) + 1
