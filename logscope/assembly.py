@@ -12,7 +12,7 @@ from logscope.copies import num_aux
 from logscope.model import CAPTURE_EVENTS
 
 if TYPE_CHECKING:
-    from logscope.copies import Slot
+    from logscope.copies import Form, Slot
     from logscope.model import During, Evidence, Payload, Phase, Role
 
 MODEL_EVENTS = frozenset({"forward_end", "forward", "fc_output", "fc"})
@@ -27,9 +27,9 @@ class Open:
     """
 
     __slots__ = (
-        "back", "captures", "closed", "decided", "during", "ended", "evidence", "fc", "first_kind", "group", "index",
+        "back", "blurred", "captures", "closed", "decided", "during", "ended", "evidence", "fc", "first_kind", "group", "index",
         "input", "join", "last_kind", "last_layer", "next", "number", "offset", "phase", "printed", "reason", "region",
-        "role", "rows", "segment", "site", "slots", "time", "end_offset", "fresh", "complete", "expected", "done",
+        "role", "rows", "segment", "site", "tangled", "slots", "time", "fresh", "complete",
     )  # fmt: skip
 
     def __init__(self, group: Any, role: Role, index: int) -> None:
@@ -39,7 +39,6 @@ class Open:
         self.number = 0
         self.slots: list[Slot] = []
         self.offset = -1
-        self.end_offset = -1
         self.segment: Any = None
         self.region: str | None = None
         self.during: During = "serving"
@@ -47,14 +46,14 @@ class Open:
         self.back: Open | None = None
         self.next: Open | None = None
         self.fresh = False
+        self.blurred = False
+        self.tangled = False
         self.closed = False
         self.decided = False
-        self.done = False
         self.phase: Phase = "unknown"
         self.evidence: Evidence = "none"
         self.reason: str | None = None
         self.complete = True
-        self.expected: int | None = None
         self.site: str | None = None
         self.rows: int | None = None
         self.captures = 0
@@ -160,6 +159,7 @@ def continues(current: Open, payload: Payload, role: Role | None) -> bool:
     if event in _FC:
         return (
             current.role == "draft"
+            and current.wide is not False
             and not current.has(event)
             and (rows is None or current.rows is None or rows == current.rows)
         )
@@ -175,3 +175,9 @@ def role_of(payload: Payload, role: Role | None) -> Role | None:
         joined = num_aux(payload)
         return "target" if joined is not None and joined > 1 else "draft"
     return role
+
+
+def begins_pass(payload: Payload, form: Form) -> bool:
+    """Tell whether a record is one a pass usually begins with."""
+    mark = form.mark(payload)
+    return mark in (form.target_first, form.draft_first)

@@ -18,6 +18,8 @@ KNOWN = frozenset({*CAPTURE_EVENTS, "forward_end", "aux_concat", "forward", "fc_
 INNER = KNOWN - {"aux_concat", "fc"}
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from logscope.model import Occurrence, Payload
 
     Kind = tuple[str, int | None, int | None]
@@ -223,6 +225,7 @@ class Census:
         self.breaks = 0
         self._copies: dict[tuple[Any, ...], int] = {}
         self._vague: Counter[tuple[Any, ...]] = Counter()
+        self.most_open = 0
         self._last: tuple[Kind, int | None] | None = None
         self._next = self.FIRST
         self._usual: int | None = None
@@ -232,6 +235,9 @@ class Census:
         self.records += 1
         kind = kind_of(payload)
         self.kinds[kind] += 1
+        if payload.event == "forward":
+            ends = self.kinds["aux_concat", None, 1] + self.kinds["aux_concat", None, None]
+            self.most_open = max(self.most_open, self.kinds[kind] - ends)
         here = (kind, payload.rows)
         if self._last is not None and breaks_off(self._last, here):
             self.breaks += 1
@@ -247,6 +253,25 @@ class Census:
             self._next *= 2
             return self.records >= self.LIMIT or self._clear()
         return False
+
+    def add_marked(self, payload: Payload, names: Mapping[Any, int]) -> bool:
+        """Count a record of a writer that its prefix names; tell whether all writers have been heard."""
+        self.records += 1
+        self.kinds[kind_of(payload)] += 1
+        if self.records < self._next:
+            return self.records >= self.LIMIT
+        self._next *= 2
+        heard = len(names)
+        before, self._usual = self._usual, heard
+        return heard == self.tp_size or (before == heard and min(names.values()) >= 8) or self.records >= self.LIMIT
+
+    def schedulers(self, writers: int | None, dp_size: int | None) -> int:
+        """Return how many schedulers print without a mark: more passes are unfinished at a time than one can have."""
+        if self.one_voice or writers != 1 or self.most_open < 2 or self.breaks < 0.05 * self.records:
+            return 1
+        if dp_size is not None and dp_size > 1:
+            return dp_size
+        return min(self.most_open, 8)
 
     @property
     def one_voice(self) -> bool:

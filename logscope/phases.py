@@ -180,12 +180,31 @@ def decide(made: Open, habits: Habits, lives: Lives, *, final: bool) -> Label | 
         return Label(made.printed, "printed")
     if made.rows == 0:
         return Label("idle", "rows")
+    if made.blurred and made.region is None:
+        return _blurred(made, habits, lives)
     if made.role == "draft":
-        return _draft(made, habits, lives, final=final)
+        return _draft(made, habits, final=final)
     return _target(made, habits, lives, final=final)
 
 
-def _draft(made: Open, habits: Habits, lives: Lives, *, final: bool) -> Label | None:
+def _blurred(made: Open, habits: Habits, lives: Lives) -> Label:
+    """Label a pass whose place among the others is in doubt: only by what it says itself."""
+    if made.role == "draft":
+        read = habits.reads(made)
+        if made.wide is False and habits.wide:
+            return Label("decode", "rows")
+        if made.wide and read == "FULL" and (made.rows or 0) > 1:
+            return Label("draft_extend", "rows")
+        if made.wide and read == "LAST" and habits.version == "v2":
+            return Label("extend", "rows")
+    elif made.rows is not None and habits.drafts and no_verify(made.rows, lives.draft_tokens, habits.verify_rows):
+        return Label("extend", "rows")
+    return Label(
+        "unknown", "none", "several writers print the same text in pass after pass, so their order cannot be told"
+    )
+
+
+def _draft(made: Open, habits: Habits, *, final: bool) -> Label | None:
     if made.region is not None:
         what = made.region
         if "extend" in what and made.wide is not False:

@@ -89,7 +89,9 @@ class Lives:
         self.ready_offset: int | None = None
         self.active = False
         self.past = False
+        self.loaded = False
         self.foretold = False
+        self.warm_tokens: set[int] = set()
         self.speculating: bool | None = None
         self.prefills: list[Prefill] = []
         self.prefill_lines = 0
@@ -99,6 +101,7 @@ class Lives:
         self._args_origin: tuple[object, ...] | None = None
         self.graphs: set[str] = set()
         self.adaptive = False
+        self.belated = False
 
     @property
     def during(self) -> During:
@@ -110,9 +113,10 @@ class Lives:
         """The same for what is printed while no graph is captured."""
         if self.ready:
             return "serving"
-        if self.started:
-            return "warmup" if self.active else "startup"
-        return "warmup" if self.foretold else "serving"
+        if self.loaded or self.foretold:
+            return "warmup" if self.active or not self.started else "startup"
+        # Arguments alone, and no "ready" soon after them: an excerpt, not a start-up.
+        return "startup" if self.started and not self.active else "serving"
 
     def opens(self, payload: Payload, prefix_origin: tuple[object, ...]) -> bool:
         """Tell whether a line begins a new life."""
@@ -134,32 +138,43 @@ class Lives:
         return self.segment
 
     def foretell(self, ahead: Iterable[Occurrence]) -> None:
-        """Look at the first lines of a life whose beginning is lost: a later line may say what the first ones were.
+        """Look at the first lines of a life: where its beginning is lost, a later one may say what the first ones were.
 
         A graph capture that ends without having begun was running from the start; a server that gets ready without
         having started was warming up.
         """
-        for occurrence in ahead:
-            payload = occurrence[3]
+        begun = False
+        for _, _, _, payload in ahead:
             event = payload.event
-            if event in {"graph_capture_begin", "server_args", "load_weight_begin", "spec_v1", "spec_v2"}:
-                return
-            if event == "graph_capture_end":
-                self.region = str(payload.fields.get("what", _ANY))
-                self._regions[()] = self.region
-                self.started = True
-                return
-            if event == "graph_capture_progress" and self.region is None:
-                self.region = _ANY
-                self._regions[()] = _ANY
-                self.started = True
-            elif event == "ready":
+            if event == "ready":
                 self.foretold = True
                 return
-            elif event in _NOT_CAPTURING:
-                if event in ("prefill_stats", "http_access"):
-                    continue
-                return
+            if begun:
+                continue
+            if event in ("graph_capture_begin", "load_weight_begin", "server_args", "prefill_stats", "decode_stats"):
+                begun = True
+            elif event in ("graph_capture_end", "graph_capture_progress"):
+                begun = self.started = self.loaded = True
+                self.region = str(payload.fields.get("what", _ANY))
+                self._regions[()] = self.region
+
+    def glued(self) -> None:
+        """A server line stands behind a record on its line: the prints are block-buffered, if one process prints."""
+        segment = self.segment
+        if segment is not None and not segment.buffered and segment.writers == 1:
+            segment.buffered = True
+            segment.notes.append(
+                "debug prints are block-buffered: they come late beside server lines, and the last ones may be lost"
+            )
+
+    def late(self) -> None:
+        """A pass of the warm-up is printed behind "ready"."""
+        segment = self.segment
+        if segment is not None and not self.belated:
+            self.belated = True
+            segment.notes.append(
+                'passes of the warm-up are printed behind "ready": serving is taken to begin with the next extend'
+            )
 
     def see(self, occurrence: Occurrence) -> None:
         """Take a server line or a mark: keep its facts, and follow where we are."""
@@ -169,6 +184,7 @@ class Lives:
         event = payload.event
         if event in STARTUP:
             self.started = True
+            self.loaded = self.loaded or event not in ("server_args", "spec_v1", "spec_v2")
         if event in PAST:
             self.past = True
         if self.region is not None and event in _NOT_CAPTURING:
@@ -181,6 +197,8 @@ class Lives:
             new_token = payload.fields.get("new_token")
             self.prefill_lines += 1
             if isinstance(new_token, int) and payload.usable:
+                if not self.ready:
+                    self.warm_tokens.add(new_token)
                 self.prefills.append(Prefill(offset, new_token, prefix.dp_rank))
                 if len(self.prefills) > 256:
                     del self.prefills[:128]

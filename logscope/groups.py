@@ -1,0 +1,631 @@
+"""One scheduler's prints: copies are collapsed, the records become passes, the passes get their labels.
+
+This module is responsible for :class:`Group`. It must not know how the occurrences of different schedulers and of the
+server are told apart (passes.py), nor the rules of the phases (phases.py).
+
+How copies without a rank are collapsed. All n writers print the same sequence, each in its own order. A record that is
+one of a kind (a finite norm) is found by its text: its first print is the next record of the sequence, whoever runs
+ahead, and the others are copies of it. A record that later passes print word for word (no norm, nan, zero) is counted:
+the first n prints are those of the first pass, the next n of the second. Where that leaves the order of whole passes
+open, they are said to be unknown instead of being guessed.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from logscope.assembly import Open, begins_pass, continues, role_of
+from logscope.copies import Census, Form, Slot, compatible, kind_of, near, text_key, unmistakable
+from logscope.model import ForwardPass
+from logscope.phases import Habits, decide, no_verify, printed_phase
+from logscope.tangle import Tangle, Track
+
+if TYPE_CHECKING:
+    from logscope.model import During, Occurrence, Payload, Role, Segment, ServerEvent
+    from logscope.segments import Lives
+
+# A pass waits for its label, or for late copies, no longer than this many later passes of its scheduler.
+PATIENCE = 48
+# Copies of one record are expected within this many records of the canonical sequence.
+WINDOW = 4096
+UNCOUNTED = 1 << 30
+
+
+class Doubt:
+    """A copy that several passes may have printed: it belongs to none of them unless they are of one phase."""
+
+    __slots__ = ("alone", "occurrence", "owners", "slot")
+
+    def __init__(self, occurrence: Occurrence, slot: Slot, owners: list[Open]) -> None:
+        self.occurrence = occurrence
+        self.slot = slot
+        self.owners = owners
+        self.alone: bool | None = None
+
+    @property
+    def decided(self) -> bool:
+        """Whether all passes in question have their labels."""
+        return all(owner.decided for owner in self.owners)
+
+    def settle(self) -> bool:
+        """Tell whether the copy stays outside of the passes."""
+        if self.alone is None:
+            first = self.owners[0]
+            self.alone = any(owner.phase != first.phase for owner in self.owners)
+        return self.alone
+
+
+@dataclass
+class Scene:
+    """What the groups of one file share: where in which life we are, and the queue of what is to be handed out."""
+
+    file: str
+    keep_copies: bool
+    lives: Lives
+    queue: deque[Open | Segment | ServerEvent | Doubt] = field(default_factory=deque)
+    time: str | None = None
+
+
+class Writer:
+    """One printing process of a group whose prefix names it: the last record it printed."""
+
+    __slots__ = ("at", "position", "records")
+
+    def __init__(self) -> None:
+        self.at: Slot | None = None
+        self.position = 0
+        self.records = 0
+
+
+class Group:
+    """One scheduler: the writers that print the same records, and the passes these records make."""
+
+    def __init__(self, scene: Scene, key: tuple[Any, ...], *, marked: bool) -> None:
+        self.scene = scene
+        self.key = key
+        self.marked = marked
+        self.writers: dict[tuple[Any, ...], Writer] = {}
+        self.number = 1 if not marked else UNCOUNTED
+        self.expected: int | None = 1
+        self.open: dict[Payload, Slot] = {}
+        self.form = Form(Census().kinds)
+        self.habits = Habits()
+        self.tangle: Tangle | None = None
+        self.last_seen = 0
+        self._keep = scene.keep_copies
+        self._track = Track(0)
+        self._texts: dict[tuple[Any, ...], Slot] = {}
+        self._vague: dict[tuple[Any, ...], list[Slot]] = {}
+        self._doubts: dict[Slot, list[Doubt]] = {}
+        self._head: Slot | None = None
+        self._tail: Slot | None = None
+        self._position = 0
+        self._sites: dict[str | None, Role] = {}
+        self._pending: deque[Open] = deque()
+        self._held: deque[Open] = deque()
+        self._left = -1  # passes before this one have been left by every writer
+        self._blurred = False
+        self._served = False
+        self._serving = False
+        self._warm = 0
+        self._warm_extends = 0
+        self._index = 0
+        self._emitted = 0
+
+    def untangle(self, schedulers: int) -> None:
+        """Take the records for those of several schedulers that print without marks."""
+        self.tangle = Tangle(schedulers, self.form, self.habits, self.scene.lives)
+
+    # -- copies ---------------------------------------------------------------------------------------------------
+
+    def take(self, occurrence: Occurrence, writer: Writer | None) -> bool:
+        """Give a debug record its place; False when it belongs to no pass."""
+        payload = occurrence[3]
+        role = payload.role
+        if role is None:
+            role = self._sites.get(payload.site)
+        elif payload.site not in self._sites:
+            self._sites[payload.site] = role
+        if writer is not None:
+            return self._take_marked(occurrence, payload, role, writer)
+        if self.number == 1:
+            if self.tangle is not None:
+                return self._take_tangled(occurrence, payload, role) is not None
+            current = self._track.current
+            made = current if current is not None and continues(current, payload, role) else None
+            return self._append(occurrence, payload, role, made, self._track) is not None
+        return self._take_unmarked(occurrence, payload, role)
+
+    def _take_unmarked(self, occurrence: Occurrence, payload: Payload, role: Role | None) -> bool:
+        clear = unmistakable(payload)
+        key = text_key(payload)
+        if clear:
+            home = self._texts.get(key)
+        elif payload.usable:
+            home = self._counted_home(payload, key)
+        else:
+            home = self._damaged_home(payload)
+        if home is not None:
+            if payload.usable:
+                self._copy(home, occurrence)
+                if payload.event == "forward_end":
+                    self._doubt(home, occurrence)
+            else:
+                self._alike(home, occurrence)
+            return True
+        if self.tangle is not None:
+            slot = self._take_tangled(occurrence, payload, role)
+        else:
+            slot = self._take_first(occurrence, payload, role, clear=clear)
+            if slot is not None and slot.home is not None:
+                return True
+        if slot is None:
+            return False
+        if clear:
+            self.open[payload] = self._texts[key] = slot
+        elif payload.usable:
+            self._vague.setdefault(key, []).append(slot)
+            if payload.event == "forward_end":
+                self._doubt(slot, occurrence)
+        return True
+
+    def _take_first(self, occurrence: Occurrence, payload: Payload, role: Role | None, *, clear: bool) -> Slot | None:
+        """Place the first print of a record: in the current pass, an unfinished one, as a variant, in a new pass."""
+        current = self._track.current
+        if clear and current is not None and continues(current, payload, role):
+            made: Open | None = current
+        else:
+            made = self._unfinished(payload, role, clear=clear)
+        if made is None and current is not None and not self._whole(current):
+            home = self._twin(payload, current)
+            if home is not None:
+                return self._alike(home, occurrence)
+        return self._append(occurrence, payload, role, made, self._track)
+
+    def _counted_home(self, payload: Payload, key: tuple[Any, ...]) -> Slot | None:
+        """Return where a copy of a record that later passes print word for word belongs: the first place with room.
+
+        A place all writers have left (a record that is one of a kind behind it has all its copies) has no room any
+        more, so that a lost copy is missed where it is lost.
+        """
+        for slot in self._vague.get(key, ()):
+            if slot.total < self.number and slot.owner.index >= self._left:
+                current = self._track.current
+                if current is not None and begins_pass(payload, self.form) and self._whole(current):
+                    # It may as well begin the next pass of a writer that runs ahead.
+                    self._blur(slot.owner)
+                return slot
+        return None
+
+    def _unfinished(self, payload: Payload, role: Role | None, *, clear: bool) -> Open | None:
+        """Return the first pass that is not finished and that a record goes on with.
+
+        Records that later passes repeat are found late (their first prints were taken for an earlier pass), so the
+        pass they belong to need not be the current one; it may even be joined already. They go where everything that
+        comes before them in a pass is there.
+        """
+        end = payload.event == "forward_end"
+        for made in self._held:
+            if made.index < self._left:
+                continue
+            if continues(made, payload, role) and (clear or self.form.due(made, payload)):
+                if not made.closed or not self._whole(made):
+                    return made
+            elif end and made.role == "target" and made.join is not None and not made.ended:
+                if made.rows == payload.rows:
+                    return made
+        return None
+
+    def _damaged_home(self, payload: Payload) -> Slot | None:
+        """Return the record a damaged copy was to be: the first with room that it fits as far as it can be read."""
+        for made in self._held:
+            for slot in made.slots:
+                if slot.total < self.number and compatible(payload, slot.payload):
+                    return slot
+        return None
+
+    def _twin(self, payload: Payload, current: Open) -> Slot | None:
+        """Return the record another writer printed in this place with other values.
+
+        That is one with nearly the same values, or the one of its kind in the current pass, which is not printed yet
+        by all.
+        """
+        kind = kind_of(payload)
+        for made in self._held:
+            if made.index < self._left:
+                continue
+            for slot in made.slots:
+                if kind_of(slot.payload) != kind or slot.total >= self.number:
+                    continue
+                if made is current or near(payload, slot.payload) or compatible(payload, slot.payload):
+                    return slot
+        return None
+
+    def _copy(self, slot: Slot, occurrence: Occurrence) -> None:
+        slot.copies += 1
+        if self._keep:
+            slot.others.append(occurrence)
+        if slot.copies >= self.number:
+            self.filled(slot)
+
+    def _alike(self, home: Slot, occurrence: Occurrence) -> Slot:
+        other = Slot(occurrence)
+        other.owner = home.owner
+        home.add_alike(other)
+        payload = other.payload
+        if not self.marked and unmistakable(payload):
+            self.open[payload] = self._texts[text_key(payload)] = other
+        if home.total >= self.number:
+            self.filled(home)
+        return other
+
+    def filled(self, slot: Slot) -> None:
+        """Close a record that every writer has printed: all of them have left the passes before it.
+
+        Only a record that is one of a kind shows that; the copies of others may be those of later passes.
+        """
+        payload = slot.payload
+        if not unmistakable(payload):
+            return
+        self.open.pop(payload, None)
+        self._texts.pop(text_key(payload), None)
+        if slot.owner.index > self._left:
+            self._left = slot.owner.index
+
+    def _doubt(self, slot: Slot, occurrence: Occurrence) -> None:
+        """Remember a copy that stands where more than one pass waits for one."""
+        payload = occurrence[3]
+        owners = []
+        for made in self._held:
+            if made.index < self._left or made.role != "target" or made.rows != payload.rows or not made.captures:
+                continue
+            ends = [other for other in made.slots if other.payload.event == "forward_end"]
+            before = [other for other in made.slots if other.payload.event != "forward_end" and other.payload.role]
+            here = slot in ends
+            if here or (
+                before and self.form.due(made, payload) and before[-1].total > (ends[0].total if ends else 0)
+            ):
+                owners.append(made)
+        if len(owners) > 1:
+            doubt = Doubt(occurrence, slot, owners)
+            self._doubts.setdefault(slot, []).append(doubt)
+            self.scene.queue.append(doubt)
+
+    def _blur(self, made: Open) -> None:
+        """Doubt the order of the passes from here on, until all writers are seen to stand at one place."""
+        if not self._blurred:
+            self._blurred = True
+            for other in self._held:
+                if other.index >= made.index:
+                    other.blurred = True
+
+    def _sharpen(self) -> None:
+        """End the doubt when every record was printed by all writers."""
+        self._blurred = any(
+            slot.total < self.number for made in self._held if made.index >= self._left for slot in made.slots
+        )
+
+    def _take_marked(self, occurrence: Occurrence, payload: Payload, role: Role | None, writer: Writer) -> bool:
+        """Place a record of a writer that its prefix names: behind the last record of that writer."""
+        writer.records += 1
+        due = writer.at.next if writer.at is not None else self._head
+        slot, steps = due, 0
+        while slot is not None and steps < 256:
+            if slot.payload is payload or _prints(slot, payload):
+                self._step(writer, slot, occurrence, payload)
+                return True
+            slot, steps = slot.next, steps + 1
+        kind, slot, steps = kind_of(payload), due, 0
+        while slot is not None and steps < 32:
+            if kind_of(slot.payload) == kind or (not payload.usable and compatible(payload, slot.payload)):
+                self._alike(slot, occurrence)
+                writer.at, writer.position = slot, slot.position
+                return True
+            slot, steps = slot.next, steps + 1
+        if due is not None or (writer.at is None and self._index):
+            # It stands somewhere among passes that are known, or handed out, and prints none of their records.
+            return False
+        current = self._track.current
+        made = current if current is not None and continues(current, payload, role) else None
+        slot = self._append(occurrence, payload, role, made, self._track)
+        if slot is None:
+            return False
+        writer.at, writer.position = slot, slot.position
+        return True
+
+    def _step(self, writer: Writer, slot: Slot, occurrence: Occurrence, payload: Payload) -> None:
+        writer.at, writer.position = slot, slot.position
+        if slot.payload is not payload and slot.alike is not None:
+            key = text_key(payload)
+            slot = next((other for other in slot.alike if text_key(other.payload) == key), slot)
+        slot.copies += 1
+        if self._keep:
+            slot.others.append(occurrence)
+
+    def _take_tangled(self, occurrence: Occurrence, payload: Payload, role: Role | None) -> Slot | None:
+        tangle = self.tangle
+        assert tangle is not None
+        place = tangle.place(payload, role)
+        if place is None:
+            return None
+        made, track = place
+        slot = self._append(occurrence, payload, role, made, track)
+        if slot is not None and made is not None:
+            tangle.placed(slot, made)
+        return slot
+
+    # -- passes ---------------------------------------------------------------------------------------------------
+
+    def _append(
+        self, occurrence: Occurrence, payload: Payload, role: Role | None, made: Open | None, track: Track
+    ) -> Slot | None:
+        """Put a new record into a pass, or (None) into a new one; None when it can begin none."""
+        if made is None:
+            begins = role_of(payload, role)
+            if begins is None:
+                return None
+            made = self._begin(begins, occurrence, track)
+        slot = Slot(occurrence)
+        made.add(slot, payload)
+        if made.printed is None and payload.fields:
+            made.printed = printed_phase(payload)
+        if self.number != 1:
+            self._chain(slot, made)
+        return slot
+
+    def _chain(self, slot: Slot, made: Open) -> None:
+        """Link a record behind the one before it in the order a single writer prints."""
+        at = made.slots.index(slot)
+        if at > 0:
+            back: Slot | None = made.slots[at - 1]
+        else:
+            back = self._tail
+        after = back.next if back is not None else self._head
+        self._position += 1
+        slot.position = self._position if after is None else after.position
+        slot.back, slot.next = back, after
+        if back is not None:
+            back.next = slot
+        else:
+            self._head = slot
+        if after is not None:
+            after.back = slot
+        else:
+            self._tail = slot
+
+    def _begin(self, role: Role, occurrence: Occurrence, track: Track) -> Open:
+        back = track.current
+        if back is not None:
+            self._close(back)
+        if self._blurred:
+            self._sharpen()
+        scene = self.scene
+        lives = scene.lives
+        made = Open(self, role, self._index)
+        self._index += 1
+        made.blurred = self._blurred
+        made.tangled = self.tangle is not None
+        made.offset = occurrence[1]
+        made.segment = lives.segment
+        made.time = occurrence[2].time or scene.time
+        made.region = self._region(role, occurrence[3].rows)
+        if back is not None and back.region == made.region:
+            made.back, back.next = back, made
+        elif made.region is None:
+            made.fresh = lives.started and not track.served
+        if made.region is None:
+            self._served = track.served = lives.active = lives.past = True
+            made.during = lives.during_serving
+        else:
+            made.during = "graph_capture"
+        track.current = made
+        if self.tangle is not None:
+            self.tangle.began(made, track)
+        self._pending.append(made)
+        self._held.append(made)
+        scene.queue.append(made)
+        return made
+
+    def _region(self, role: Role, rows: int | None) -> str | None:
+        """Return what is being captured into a graph, as far as it concerns a pass of this role.
+
+        Other writers run a little ahead of the one that logs: a target pass while the draft's graphs are captured
+        is already served, and nothing is captured any more once serving began (except by a line after "ready").
+        """
+        lives = self.scene.lives
+        region = lives.region
+        if region is None or (self._served and not lives.ready):
+            return None
+        if role == "target":
+            if "draft" in region:
+                return None
+            tokens = lives.draft_tokens
+            if self.number != 1 and tokens and rows is not None and no_verify(rows, tokens, 0):
+                return None
+        return region
+
+    def _whole(self, made: Open) -> bool:
+        """Tell whether a pass has reached the record its kind usually ends with."""
+        end = self.form.ends[made.role]
+        return end is None or made.last_kind == end
+
+    def _close(self, made: Open) -> None:
+        """End a pass: what it showed is learned, and what waits may be labelled."""
+        if not made.closed:
+            made.closed = True
+            self.habits.note(made, self.scene.lives)
+            self._label(final=False)
+
+    def _label(self, *, final: bool) -> None:
+        """Label the passes that can be labelled, in order."""
+        pending, habits, lives = self._pending, self.habits, self.scene.lives
+        segment = lives.segment
+        if habits.version is not None and segment is not None and segment.spec_version is None:
+            segment.spec_version, segment.spec_evidence = habits.version, habits.version_why
+        while pending and pending[0].closed:
+            made = pending[0]
+            label = decide(made, habits, lives, final=final or len(pending) > PATIENCE)
+            if label is None:
+                return
+            self._decided(made, label.phase)
+            made.phase, made.evidence, made.reason = label
+            pending.popleft()
+
+    def _decided(self, made: Open, phase: str) -> None:
+        made.decided = True
+        form = self.form
+        if made.role == "target":
+            first, last = form.target_first, form.target_last
+        else:
+            first, last = form.draft_first, form.draft_last
+        made.complete = (first is None or made.first_kind == first) and (last is None or made.last_kind == last)
+        if made.region is None:
+            made.during = self._warmth(made, phase)
+
+    def _warmth(self, made: Open, phase: str) -> During:
+        """Return whether a pass printed behind "ready" is still the warm-up's, as late prints are.
+
+        Serving begins with an extend. One that has the rows of the warm-up's own Prefill line is the warm-up's, when
+        no extend was printed before.
+        """
+        lives = self.scene.lives
+        if made.during == "warmup":
+            self._warm += 1
+            self._warm_extends += phase == "extend" and made.role == "target"
+        elif made.during == "serving" and lives.ready and not self._serving:
+            own = not self._warm_extends and made.rows in lives.warm_tokens
+            if phase == "extend" and made.role == "target" and not own:
+                self._serving = True
+            elif phase != "unknown" and (self._warm or own):
+                self._warm_extends += phase == "extend" and made.role == "target"
+                self._warm += 1
+                lives.late()
+                return "warmup"
+            else:
+                self._serving = True
+        return made.during
+
+    # -- handing out ----------------------------------------------------------------------------------------------
+
+    def ready(self, made: Open) -> bool:
+        """Tell whether a pass has its label, and every writer has printed all it will print of it."""
+        if not made.decided:
+            return False
+        if self._doubts and not all(doubt.decided for slot in made.slots for doubt in self._doubts.get(slot, ())):
+            return False
+        if self.number == 1 or made.index < self._left:
+            return True
+        if self.marked:
+            last = made.slots[-1].position
+            return all(writer.position >= last for writer in self.writers.values())
+        return all(slot.total >= self.number for slot in made.slots)
+
+    def overdue(self, made: Open) -> bool:
+        """Tell whether a pass has waited for more than enough of its scheduler's records."""
+        return len(self._held) > 2 * PATIENCE or self._position - made.slots[-1].position > WINDOW
+
+    def expire(self, made: Open) -> None:
+        """Label a pass with what is known now."""
+        if not made.closed:
+            for track in self.tangle.tracks if self.tangle is not None else (self._track,):
+                if track.current is made:
+                    track.current = None
+            self._close(made)
+        while not made.decided:
+            first = self._pending[0]
+            if not first.closed:
+                self.expire(first)
+            else:
+                label = decide(first, self.habits, self.scene.lives, final=True)
+                assert label is not None
+                self._decided(first, label.phase)
+                first.phase, first.evidence, first.reason = label
+                self._pending.popleft()
+
+    def finish(self) -> None:
+        """Take it that nothing more comes: label what is left."""
+        for track in self.tangle.tracks if self.tangle is not None else (self._track,):
+            if track.current is not None:
+                self._close(track.current)
+                track.current = None
+        self._label(final=True)
+        self._left = self._index + 1
+        if self.tangle is not None and self.scene.lives.segment is not None:
+            self.tangle.report(self.scene.lives.segment)
+
+    def hand_out(self, made: Open) -> ForwardPass:
+        """Return a finished pass, and let go of it."""
+        self._emitted += 1
+        self._held.remove(made)
+        if made.back is not None:
+            made.back.back = None
+        if self._doubts:
+            self._settle_doubts(made)
+        key = self.key
+        if self.tangle is not None:
+            key = (*key, self.tangle.name_of(made))
+        done = ForwardPass(
+            number=self._emitted,
+            segment=made.segment.number,
+            group=key,
+            role=made.role,
+            file=self.scene.file,
+            phase=made.phase,
+            evidence=made.evidence,
+            reason=made.reason,
+            during=made.during,
+            complete=made.complete,
+            expected_copies=len(self.writers) if self.marked else self.expected,
+            time=made.time,
+            records=[slot.record() for slot in made.slots],
+        )
+        if self.number != 1:
+            self._forget(made)
+        return done
+
+    def _settle_doubts(self, made: Open) -> None:
+        for slot in made.slots:
+            for doubt in self._doubts.pop(slot, ()):
+                if not doubt.settle():
+                    continue
+                occurrence = doubt.occurrence
+                if occurrence in slot.others:
+                    slot.others.remove(occurrence)
+                elif occurrence is slot.first and slot.others:
+                    slot.first = slot.others.pop(0)
+                else:
+                    doubt.alone = False
+
+    def _forget(self, made: Open) -> None:
+        for slot in made.slots:
+            for one in (slot, *(slot.alike or ())):
+                payload = one.payload
+                if self.open.get(payload) is one:
+                    del self.open[payload]
+                    self._texts.pop(text_key(payload), None)
+            if not unmistakable(slot.payload):
+                key = text_key(slot.payload)
+                same = self._vague.get(key)
+                if same is not None and slot in same:
+                    same.remove(slot)
+                    if not same:
+                        del self._vague[key]
+        last = made.slots[-1]
+        for writer in self.writers.values():
+            if writer.records and writer.position < last.position:
+                writer.at, writer.position = last, last.position
+        last.back = None
+        if self._head is not None and self._head.position <= last.position:
+            self._head = last.next
+
+
+def _prints(slot: Slot, payload: Payload) -> bool:
+    """Tell whether some writer has printed the same text in this place."""
+    if slot.payload.event != payload.event or not payload.usable:
+        return False
+    key = text_key(payload)
+    return text_key(slot.payload) == key or (
+        slot.alike is not None and any(text_key(other.payload) == key for other in slot.alike)
+    )
