@@ -309,11 +309,9 @@ class Inputs:
     not_traced: int = 0
     first_not_traced: Place | None = None
     first_source: Place | None = None
-    last_not_traced: Place | None = None
     # of the untraced ones
     fewer_rows: int = 0
     stale: dict[int, int] = field(default_factory=dict)
-    reasons: dict[str, int] = field(default_factory=dict)
     cannot_tell: int = 0
     cannot_tell_why: dict[str, int] = field(default_factory=dict)
 
@@ -346,7 +344,6 @@ class Inputs:
             self.cannot_tell_why[why] = self.cannot_tell_why.get(why, 0) + 1
         else:
             self.not_traced += 1
-            self.last_not_traced = place
             if self.first_not_traced is None:
                 self.first_not_traced, self.first_source = place, trace.source
             self.fewer_rows += trace.rows_kept is not None

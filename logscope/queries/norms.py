@@ -259,6 +259,7 @@ def input_row(key: tuple[Any, ...], found: Inputs) -> dict[str, Any]:
         "by": ", ".join(f"{how} {number:,}" for how, number in found.by.items()),
         "not_traced": found.not_traced,
         "cannot_tell": found.cannot_tell,
+        "cannot_tell_why": dict(found.cannot_tell_why),
         "since": "" if found.first_not_traced is None else str(found.first_not_traced),
         "stale": dict(found.stale),
         "fewer_rows": found.fewer_rows,

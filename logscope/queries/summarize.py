@@ -36,7 +36,7 @@ from logscope.queries.shapes import state_name
 from logscope.queries.tables import FILE, SEGMENT, SITE, SOURCE, table, without_empty
 from logscope.queries.tally import Tally
 from logscope.queries.widths import WidthErrors
-from logscope.queries.words import and_list, count, layer_list, most_common, source_name, span, width_words
+from logscope.queries.words import and_list, axes, count, layer_list, most_common, source_name, span, width_words
 from logscope.report import Column, Context, Item, Report, Table
 from logscope.versions import EraWatch
 
@@ -388,6 +388,13 @@ class Summarize:
             )
         if unparsed:
             notes.append(f"{count(unparsed, 'record')} could not be read; logscope events lists them with the reason")
+        strays: dict[str, int] = {}
+        for (_, _, _, event), (number, _) in self._tally.strays.items():
+            if event != "capture_plan":
+                strays[event] = strays.get(event, 0) + number
+        if strays:
+            total = count(sum(strays.values()), "debug record belongs", "debug records belong")
+            notes.append(f"{total} to no forward pass ({', '.join(list(strays)[:5])}); logscope events shows them")
         if self._lengths.repeated:
             hidden = count(self._lengths.repeated, "repeated line")
             notes.append(f"Ray hid {hidden}: counts and sums of server lines are lower bounds")
@@ -549,12 +556,15 @@ def _state_rows(
 def _shape_words(cell: Cell, hidden: int | None) -> str:
     """Return the shapes of a record kind: ``4 to 16 rows x 7168 hidden``."""
     by_width: dict[int, list[int]] = {}
-    for shape in cell.shapes:
-        by_width.setdefault(shape[-1], []).append(shape[0] if len(shape) > 1 else 0)
     words = []
+    for shape in cell.shapes:
+        if len(shape) > 1:
+            by_width.setdefault(shape[-1], []).append(shape[0])
+        else:
+            words.append(axes(shape, hidden))
     for width, rows in by_width.items():
         height = span(min(rows), max(rows))
-        words.append(f"{height} row{'s' * (height != '1')} x {width_words(width, hidden)}")
+        words.insert(0, f"{height} row{'s' * (height != '1')} x {width_words(width, hidden)}")
     return "; ".join(words)
 
 

@@ -59,7 +59,6 @@ class Cell:
         "first_non_finite",
         "first_variant",
         "first_zero",
-        "last_non_finite",
         "layer",
         "modes",
         "non_finite",
@@ -93,7 +92,6 @@ class Cell:
         self.without_norm = 0
         self.non_finite = 0
         self.first_non_finite: Place | None = None
-        self.last_non_finite: Place | None = None
         self.zero = 0
         self.first_zero: Place | None = None
 
@@ -373,9 +371,8 @@ class Tally:
             return
         # nan and inf enter no statistic; they are counted and pointed at
         cell.non_finite += 1
-        cell.last_non_finite = place = Place(file, record.first[0])
         if cell.first_non_finite is None:
-            cell.first_non_finite = place
+            cell.first_non_finite = Place(file, record.first[0])
 
     def _captured(self, bucket: Bucket, item: ForwardPass, layers: list[int | None], said: dict[str, int]) -> None:
         key = tuple(layers)
