@@ -261,6 +261,33 @@ def test_the_first_non_finite_state_is_pointed_at():
     assert sum(row["non_finite"] for row in report.tables["captures"] if row["layer"] == 31) == served
 
 
+@pytest.mark.parametrize(
+    ("run", "begins"),
+    [
+        (
+            "fault-concat-reversed",
+            "460 of 460 joined states (extend and verify) begin with layer 59 and not with the lowest",
+        ),
+        (
+            "fault-stale-states",
+            "434 of 438 draft_extend inputs of the draft are not the joined state of the target pass",
+        ),
+        ("fault-verify-last", "capture_hidden_mode is FULL in extend and LAST in verify;"),
+    ],
+)
+def test_what_is_odd_leads_the_headline(run, begins):
+    """Servers with a fault: the first words of the summary are what a reader would not expect of a healthy one."""
+    assert of(real_log(run)).headline.startswith(begins)
+
+
+@pytest.mark.parametrize(
+    "run", [run for run in REAL_RUNS if "healthy" in run or run.startswith(("load", "style", "default"))]
+)
+def test_a_healthy_run_has_no_trouble_in_its_headline(run):
+    """Healthy servers of both versions, every print style: the headline begins with what was captured."""
+    assert of(real_log(run)).headline.startswith("hidden captures: 3 per target pass")
+
+
 def real_ready(text):
     """Return the index of the first line after the ready line."""
     return next(at for at, line in enumerate(text, 1) if "fired up and ready to roll" in line)

@@ -333,18 +333,18 @@ class Summarize:
             name = state_name(worst[1], worst[0].key.role)
             headline = f"{name} is nan or inf since {worst[1].first_non_finite}"
             notes += [Note(said, headline) for said in non_finite_notes(buckets)]
-        notes += [Note(said, _until(said, " (")) for said in zero_notes(buckets)]
+        notes += [Note(said, _until(said, " (first")) for said in zero_notes(buckets)]
         for segment in tally.segments.values():
             hidden = self._graphs.hidden(segment, tally)
             if hidden is not None:
                 notes.append(Note(in_run(tally, segment.file, segment.number, hidden), _until(hidden, ": ")))
         notes += [Note(said, _until(said, ", since")) for said in lineage_notes(self._lineage) if "spec v1" not in said]
-        notes += [Note(said, _until(said, " (")) for said in join_notes(self._lineage)]
+        notes += [Note(said, _until(said, " (first")) for said in join_notes(self._lineage)]
         if not self._errors.found:
             notes += [Note(said) for said in _joined_notes(serving, sizes)]
         notes += [Note(said, said) for said in mode_notes(buckets)]
         notes += [Note(said) for said in _varying_notes(buckets)]
-        notes += [Note(said, _until(said, " (")) for said in variant_notes(buckets)]
+        notes += [Note(said, _until(said, " (first")) for said in variant_notes(buckets)]
         notes += [Note(said) for said in copies_notes(tally, buckets)]
         notes += [Note(said) for said in _same_states_notes(serving)]
         notes += [Note(said) for said in self._reading_notes(context)]
@@ -368,7 +368,8 @@ class Summarize:
         notes = []
         never = [segment for segment in self._tally.segments.values() if segment.ready_line is None]
         early = {bucket.key[:2] for bucket in self._tally.buckets.values() if bucket.key.during == "warmup"}
-        if any((segment.file, segment.number) in early for segment in never):
+        # A server that died on the way there has said so itself.
+        if not self._trouble and any((segment.file, segment.number) in early for segment in never):
             notes.append(
                 "start-up lines but no 'ready to roll' line: every pass stands before it and counts as warm-up, not as "
                 "serving"
