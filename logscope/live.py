@@ -54,7 +54,7 @@ def followed_blocks(
 ) -> Iterator[Block | None]:
     """Yield the blocks of a growing local or remote log; None when nothing is new."""
     if isinstance(what, str) and is_remote(what):
-        from logscope.fetch import follow_blocks  # noqa: PLC0415 - only who names a remote log pays for it
+        from logscope.remote import follow_blocks  # noqa: PLC0415 - only who names a remote log pays for it
 
         return follow_blocks(what, stop=stop, idle=idle, warn=warn)
     return follow(what, stop=stop, idle=idle, warn=warn)

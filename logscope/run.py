@@ -57,14 +57,15 @@ def sources_of(inputs: Iterable[Any], *, limit: int | None = None) -> list[Sourc
 
     """
     local: list[Any] = []
+    remote: list[Source] = []
     for item in inputs:
         if isinstance(item, str) and is_remote(item):
-            from logscope.fetch import local_copies  # noqa: PLC0415 - only who names a remote log pays for it
+            from logscope.remote import remote_sources  # noqa: PLC0415 - only who names a remote log pays for it
 
-            local.extend(local_copies(item))
+            remote += remote_sources(item, limit=limit)
         else:
             local.append(item)
-    return expand(local, limit=limit)
+    return [*(expand(local, limit=limit) if local or not remote else []), *remote]
 
 
 def items_of(

@@ -1,0 +1,90 @@
+"""`logscope fetch`, and remote logs in place of local ones, against a real sshd."""
+
+from __future__ import annotations
+
+import json
+import shlex
+
+import pytest
+from conftest import real_bytes
+
+from logscope import cli
+
+pytest_plugins = ["fetch_fixtures"]
+
+
+@pytest.fixture
+def node(farm, node_dir, tmp_path, monkeypatch):
+    """Put two logs on the node, and stand in an empty folder with the ssh that reaches it."""
+    (node_dir / "server.log").write_bytes(real_bytes("fault-embed-captured"))
+    (node_dir / "short.log").write_bytes(b"gpu7 says model_path='/data/secret', ip=192.0.2.7\n")
+    monkeypatch.setenv("LOGSCOPE_SSH", shlex.join(farm.ssh))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    return f"node:{node_dir}"
+
+
+def test_fetch_says_what_came(node, tmp_path, capsys):
+    """The JSON has the file, its size and what was done; the second time nothing is moved."""
+    assert cli.main(["fetch", f"{node}/server.log", "here/", "-f", "json"]) == 0
+    result = json.loads(capsys.readouterr().out)
+    (file,) = result["files"]
+    data = real_bytes("fault-embed-captured")
+    assert (file["action"], file["size"], file["added"]) == ("new", len(data), len(data))
+    assert (tmp_path / "here" / "server.log").read_bytes() == data
+    assert cli.main(["fetch", f"{node}/server.log", "here/", "-f", "json"]) == 0
+    (file,) = json.loads(capsys.readouterr().out)["files"]
+    assert (file["action"], file["added"]) == ("unchanged", 0)
+
+
+def test_a_failed_source_is_2_and_the_others_arrive(node, tmp_path, capsys):
+    """What can be fetched is fetched; what cannot is said on stderr, and the exit code is 2."""
+    assert cli.main(["fetch", f"{node}/server.log", f"{node}/missing.log", "here/"]) == 2
+    out, err = capsys.readouterr()
+    assert "server.log" in out
+    assert "1 source failed" in out
+    assert "missing.log" in err
+    assert (tmp_path / "here" / "server.log").exists()
+
+
+def test_a_redacted_copy_stands_beside(node, tmp_path, capsys):
+    """--redact writes a second file without private text, line for line; the copy itself stays as it is."""
+    assert cli.main(["fetch", f"{node}/short.log", "here/", "--redact", "all"]) == 0
+    assert "short.log.redacted" in capsys.readouterr().err
+    assert (tmp_path / "here" / "short.log.redacted").read_text() == "gpu7 says model_path='/path-1', ip=ip-1\n"
+    assert b"/data/secret" in (tmp_path / "here" / "short.log").read_bytes()
+
+
+def test_only_debug_lines_keep_their_places(node, capsys):
+    """--debug-only brings the records only; every event still names the original line and offset."""
+    assert cli.main(["fetch", f"{node}/server.log", "here/", "--debug-only", "-q"]) == 0
+    capsys.readouterr()
+    places = []
+    for log in ("here/server.debug-only.log", f"{node}/server.log"):
+        assert cli.main(["events", log, "-f", "ndjson", "--site", "dsv2"]) == 0
+        events = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+        places.append([(event["line"], event["offset"], event["event"]) for event in events])
+    assert places[0] == places[1]
+    assert places[0]
+
+
+@pytest.mark.parametrize("command", ["summarize", "captures", "check", "events"])
+def test_a_remote_log_reads_like_a_local_one(command, node, tmp_path, capsys):
+    """host:/path in place of a file: the same answer, under the remote name."""
+    (tmp_path / "server.log").write_bytes(real_bytes("fault-embed-captured"))
+    code = cli.main([command, "server.log", "-f", "json"])
+    local = capsys.readouterr().out
+    name = f"{node}/server.log"
+    assert cli.main([command, name, "-f", "json"]) == code
+    assert capsys.readouterr().out.replace(name, "server.log") == local
+
+
+@pytest.mark.usefixtures("node")
+def test_an_unreachable_host_is_trouble(capsys):
+    """A host nobody answers on: exit 2, the message says what to do, no traceback."""
+    assert cli.main(["fetch", "closed:/x.log", "here/"]) == 2
+    err = capsys.readouterr().err
+    assert err.startswith("error: ")
+    assert "help: " in err
+    assert "Traceback" not in err
