@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import tempfile
 from pathlib import Path
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="session")
 def farm() -> Iterator[Farm]:
-    """The sshd instances of this run."""
+    """Start the sshd instances of this run."""
     # A short name: a control socket's path may have 100 characters or so.
     root = Path(tempfile.mkdtemp(prefix="lsf-", dir="/tmp"))
     root.chmod(0o755)
@@ -31,8 +32,9 @@ def farm() -> Iterator[Farm]:
 
 
 @pytest.fixture
-def node_dir(farm: Farm, request: pytest.FixtureRequest) -> Iterator[Path]:
-    """A folder on the nodes for one test."""
+def node_dir(farm: Farm, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Make a folder on the nodes for one test, and leave syncing away: no test here pulls the plug."""
+    monkeypatch.setattr(os, "fsync", lambda _: None)
     folder = farm.logs / request.node.name.translate(str.maketrans("[]/ ", "____"))[:60]
     folder.mkdir()
     yield folder

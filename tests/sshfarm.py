@@ -69,11 +69,9 @@ class Farm:
         self.config = root / "ssh_config"
         self._servers: list[subprocess.Popen[bytes]] = []
         sshd = need_tool("sshd")
-        need_tool("ssh-keygen")
+        keygen = need_tool("ssh-keygen")
         for name in ("host_a", "host_b", "user", "stranger"):
-            subprocess.run(
-                ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", name, "-f", str(root / name)], check=True
-            )
+            subprocess.run([keygen, "-q", "-t", "ed25519", "-N", "", "-C", name, "-f", str(root / name)], check=True)
         (root / "authorized").write_bytes((root / "user.pub").read_bytes())
         self.kinds = ("node", "banner", "csh", "bare", "busybox", "denied", "noshell")
         *ports, inner, closed = free_ports(len(self.kinds) + 2)
@@ -241,7 +239,7 @@ class Farm:
 class Wire:
     """A TCP proxy in front of a port that counts what comes back, and breaks when told to.
 
-    ``cuts`` maps a total of bytes to what happens when it has passed.
+    ``cuts`` maps a total of bytes to what happens when that many have passed; :meth:`at` adds to it.
     """
 
     def __init__(self, port: int, cuts: dict[int, Callable[[], None]] | None = None) -> None:
@@ -254,6 +252,10 @@ class Wire:
         self._pairs: list[tuple[socket.socket, socket.socket]] = []
         self._lock = threading.Lock()
         threading.Thread(target=self._accept, daemon=True).start()
+
+    def at(self, moved: int, what: Callable[[], None]) -> None:
+        """Do something when so many bytes have passed."""
+        self._cuts = sorted([*self._cuts, (moved, what)], key=lambda cut: cut[0])
 
     def cut(self) -> None:
         """Reset every connection."""

@@ -181,7 +181,7 @@ def test_shown_names_cannot_move_the_cursor():
 
 
 def test_the_command_line():
-    """ssh runs in batch mode with time limits; host and command stand behind ``--``; host keys are not spoken of."""
+    """The command runs ssh in batch mode with time limits; host and command stand behind ``--``; host keys are not spoken of."""
     host = Host("node", "me", 2222)
     line = command_line(host, ("ssh", "-J", "bastion"), interactive=False, connect_timeout=7)
     assert line[:3] == ["ssh", "-J", "bastion"]
@@ -229,8 +229,11 @@ def test_the_ssh_program(monkeypatch):
         ),
         (
             "host_key_changed",
-            "@@@@@@@@@@@\n@    WARNING: REMOTE HOST IDENTIFICATION HAS CHANGED!     @\nOffending ED25519 key in /home/me/.ssh/known_hosts:3\n"
-            "Host key for node has changed and you have requested strict checking.\nHost key verification failed.",
+            """@@@@@@@@@@@
+@    WARNING: REMOTE HOST IDENTIFICATION HAS CHANGED!     @
+Offending ED25519 key in /home/me/.ssh/known_hosts:3
+Host key for node has changed and you have requested strict checking.
+Host key verification failed.""",
         ),
         ("key_refused", "me@node: Permission denied (publickey,keyboard-interactive)."),
         (
@@ -329,10 +332,10 @@ def test_greps_output_becomes_entries(lines, chunk, line, offset):
 
 def test_this_greps_output_is_as_assumed():
     """The grep of this machine prints what the computation above assumes."""
-    need_tool("grep")
+    program = need_tool("grep")
     text = b"one\nA two\n--\n\xff\0three\nfour\nfive\nsix\nxA seven\n1:2:A eight\nnine\r"
     run = subprocess.run(
-        ["grep", "-anbF", "-A", "3", "-e", "A", "-e", "B"],
+        [program, "-anbF", "-A", "3", "-e", "A", "-e", "B"],
         input=text,
         capture_output=True,
         check=True,

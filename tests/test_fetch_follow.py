@@ -103,8 +103,9 @@ def follow(farm):
 
 
 def test_ten_thousand_lines_with_a_rotation_and_a_drop(farm, node_dir, follow):
-    """10,000 lines at 2,000 a second, the file rotated once and the connection broken once: each line once, in order,
-    and half of them within 0.5 s of being written.
+    """10,000 lines at 2,000 a second, the file rotated once, the connection broken once: each line once, in order.
+
+    Half of them are there within 0.5 s of being written.
     """
     log = node_dir / "server.log"
     log.touch()

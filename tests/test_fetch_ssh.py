@@ -109,8 +109,9 @@ def test_an_empty_file_is_an_empty_file(farm, node_dir, tmp_path):
 
 @pytest.mark.parametrize("host", ["node", "csh", "banner", "busybox"])
 def test_names_are_names_and_nothing_else(farm, node_dir, tmp_path, host):
-    """Files whose names hold blanks, quotes, commands, newlines, dashes or no UTF-8 arrive, named alone or by a pattern,
-    under every login shell, and no name is ever run.
+    """Names with blanks, quotes, commands, newlines, dashes or without UTF-8 lead to their files, and none is run.
+
+    Named alone and by a pattern, under every login shell.
     """
     if host in ("csh", "busybox"):
         need_tool("tcsh" if host == "csh" else "busybox")

@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from logscope.cli.output import Target, redactor, replace_file, show, style_of, target, write
-from logscope.cli.reading import arguments, explain, loading, open_run, progress, recognised, warn
+from logscope.cli.reading import arguments, explain, loading, open_run, progress, recognised, sources_named, warn
 from logscope.cli.session import OK, say
 from logscope.errors import InputError, Message, UsageError
 from logscope.render.events import FORMS, SUFFIXES, EventWriter
@@ -41,7 +41,7 @@ def stream(logs: Sequence[str], shared: Shared, *, follow: bool) -> int:
             _copy(events, writer, shared, live=True)
             writer.close(reading.accounting)
         return OK
-    sources = run.sources_of(logs)
+    sources = sources_named(logs, shared)
     if any(source.saved_run for source in sources):
         saved = open_run(logs, shared)
         with _writer(wanted, shared, several=len(saved.files) > 1) as writer:
@@ -118,7 +118,7 @@ def _parquet(logs: Sequence[str], shared: Shared, wanted: Target) -> int:
         raise UsageError("--redact cannot be joined with Parquet", help="write ndjson or csv")
     from logscope import frames, grammar, run  # noqa: PLC0415 - imports polars
 
-    sources = run.sources_of(logs)
+    sources = sources_named(logs, shared)
     if any(source.saved_run for source in sources):
         frame = open_run(logs, shared).events
     else:
@@ -171,7 +171,7 @@ def raw_text(logs: Sequence[str], shared: Shared, around: int | None) -> int:
     known = grammar.load(shared.grammar or ())
     pieces: list[str] = []
     put: Callable[[str], None] = _to_stdout if wanted.path is None else pieces.append
-    sources = run.sources_of(logs)
+    sources = sources_named(logs, shared)
     several = len(sources) > 1
     reading = run.Reading()
     select = shared.select()

@@ -219,9 +219,7 @@ class General:
     quiet: Annotated[bool, option("--quiet", "-q", help="Headline and findings only; no warnings.", panel=GENERAL)] = (
         False
     )
-    verbose: Annotated[bool, option("--verbose", "-v", help="Also show facts and what was read.", panel=GENERAL)] = (
-        False
-    )
+    verbose: Annotated[bool, option("--verbose", "-v", help="Also show facts.", panel=GENERAL)] = False
     debug: Annotated[bool, option("--debug", help="Show the traceback of a bug.", panel=GENERAL)] = False
     version: Version = False
 

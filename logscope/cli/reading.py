@@ -9,11 +9,12 @@ from __future__ import annotations
 import sys
 import time
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from logscope.cli.output import show, style_of
 from logscope.cli.session import OK, say
-from logscope.errors import Message, NothingRecognised
+from logscope.errors import Message, NothingRecognised, UsageError
 from logscope.model import ForwardPass, ServerEvent
 from logscope.render.text import plural, visible
 
@@ -54,7 +55,7 @@ def answers(logs: Sequence[str], shared: Shared, queries: Sequence[Query]) -> li
     from logscope import grammar, run  # noqa: PLC0415 - help must not pay for the parser
 
     select = shared.select()
-    sources = run.sources_of(logs)
+    sources = sources_named(logs, shared)
     if any(source.saved_run for source in sources):
         saved = run.load(*logs)
         for item in selected(saved.items, shared):
@@ -151,10 +152,28 @@ def open_run(logs: Sequence[str], shared: Shared) -> Run:
     """Load logs into a run kept in memory, for what needs all of it."""
     from logscope.run import load  # noqa: PLC0415 - help must not pay for the parser
 
+    spare_inputs(logs, shared)
     run = load(*logs, grammars=list(shared.grammar or ()), select=shared.select() or None)
     recognised(run.accounting, run.files, run.server)
     warn(run.warnings, shared)
     return run
+
+
+def sources_named(logs: Sequence[str], shared: Shared) -> list[Source]:
+    """Return what the arguments name as sources."""
+    from logscope.run import sources_of  # noqa: PLC0415 - help must not pay for the parser
+
+    spare_inputs(logs, shared)
+    return sources_of(logs)
+
+
+def spare_inputs(logs: Sequence[str], shared: Shared) -> None:
+    """Raise :class:`UsageError` when the result would be written over one of the logs."""
+    if not shared.output or not Path(shared.output).is_file():
+        return
+    for log in logs:
+        if Path(log).is_file() and Path(log).samefile(shared.output):
+            raise UsageError(f"the result would be written over the log '{log}'", help="give -o another name")
 
 
 def recognised(accounting: Accounting, files: Sequence[str], misses: Iterable[Item] = ()) -> None:
