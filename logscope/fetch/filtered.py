@@ -214,14 +214,21 @@ def last_entries(file: Path, wanted: int = CONTEXT + 2) -> list[Entry]:
 
 
 class FilteredCopy(Copy):
-    """A copy in the filtered form. Only the part and the first line tell where it goes on."""
+    """A copy in the filtered form. Only the part and the first line tell where it goes on.
+
+    Args:
+        anchors: the texts of which a kept line holds one; without any, every line is kept.
+
+    """
 
     form = "filtered"
 
-    def __init__(self, link: Link, path: bytes, file: Path, advance: Callable[[int, int], None]) -> None:
+    def __init__(
+        self, link: Link, path: bytes, file: Path, advance: Callable[[int, int], None], anchors: tuple[bytes, ...]
+    ) -> None:
         super().__init__(link, path, file, advance)
-        self.anchors = link.options.anchors
-        self.names = [os.fsdecode(anchor) for anchor in self.anchors]
+        self.anchors = anchors
+        self.names = [os.fsdecode(anchor) for anchor in anchors]
 
     def local_is_ours(self) -> bool:
         """Look at the first line."""

@@ -241,20 +241,13 @@ def _copy(link: Link, path: bytes, file: Path, taken: dict[Path, bytes], bar: Ba
 
     """
     options = link.options
-    kinds = [
-        name
-        for name, on in (("debug-only", options.anchors), ("last", options.last), ("since", options.since is not None))
-        if on
-    ]
-    kind: type[Copy] = FilteredCopy
-    if options.anchors and "grep" not in link.node.tools:
-        link.notice(
-            f"{link.host}: its grep has no -a or -b, which --debug-only needs (BusyBox): the whole file is brought"
-        )
-        kinds = []
-    if not kinds:
-        kind = WholeCopy
-    else:
+    anchors = options.anchors
+    if anchors and "grep" not in link.node.tools:
+        link.notice(f"{link.host}: its grep has no -a or -b (BusyBox), which --debug-only needs: every line is brought")
+        anchors = ()
+    chosen = {"debug-only": bool(anchors), "last": options.last is not None, "since": options.since is not None}
+    kinds = [name for name, wanted in chosen.items() if wanted]
+    if kinds:
         # Before the suffix, so that a pattern such as *.log finds it, and beside a whole copy.
         file = file.with_name(".".join([file.stem, *kinds]) + file.suffix)
     if file.name.endswith((MANIFEST, PART, LOCK, NEW)) or ".generation-" in file.name:
@@ -267,7 +260,14 @@ def _copy(link: Link, path: bytes, file: Path, taken: dict[Path, bytes], bar: Ba
             why=f"{shown(taken[file])} and {shown(path)}",
             help="fetch them into different folders",
         )
-    return kind(link, path, file, lambda done, total: bar.advance(file, done, total) if bar else None)
+
+    def advance(done: int, total: int) -> None:
+        if bar is not None:
+            bar.advance(file, done, total)
+
+    if kinds:
+        return FilteredCopy(link, path, file, advance, anchors)
+    return WholeCopy(link, path, file, advance)
 
 
 def _folder_name(host: Host) -> str:

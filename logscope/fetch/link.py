@@ -94,7 +94,11 @@ class Link:
         if self._node is None:
             options = self.options
             self._node = Node(
-                self.host, options.ssh, interactive=options.interactive, connect_timeout=options.connect_timeout
+                self.host,
+                options.ssh,
+                interactive=options.interactive,
+                connect_timeout=options.connect_timeout,
+                cancelled=self.cancelled,
             )
             if self._failures:
                 self.notice(f"connected to {self.host} again")

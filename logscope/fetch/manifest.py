@@ -19,13 +19,13 @@ import json
 import os
 from dataclasses import asdict, dataclass, field, fields
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from logscope.errors import LogscopeError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
 VERSION = 1
 MANIFEST, PART, LOCK, NEW = ".logscope.json", ".logscope-part", ".logscope-lock", ".logscope-new"
@@ -150,14 +150,14 @@ def load(file: Path) -> Manifest | None:
         ) from error
 
 
-def origin(file: Path) -> dict[str, Any] | None:
+def origin(file: str | os.PathLike[str]) -> dict[str, Any] | None:
     """Return where a local file came from, when ``logscope fetch`` brought it; else None.
 
     The keys are those of :class:`Manifest` without its inner bookkeeping. A manifest that cannot be read is no reason
     not to read the log: then, too, None.
     """
     try:
-        manifest = load(file)
+        manifest = load(Path(file))
     except (LogscopeError, OSError):
         return None
     if manifest is None or not manifest.last_fetched:

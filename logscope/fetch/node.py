@@ -18,6 +18,7 @@ from logscope.fetch.spec import pattern_word, quote, shown
 from logscope.fetch.ssh import Session
 
 if TYPE_CHECKING:
+    import threading
     from collections.abc import Callable, Iterator, Sequence
 
     from logscope.fetch.spec import Host, Spec
@@ -25,13 +26,15 @@ if TYPE_CHECKING:
 Pack = Literal["zstd", "gzip", "none"]
 _MOST_BESIDE = 20
 
-# - Functions of the user's shell (exported ones reach every sh that is bash) and grep's own settings are put away.
+# - Functions and options of the user's shell (exported, they reach every sh that is bash) and grep's own settings are
+#   put away.
 # - /proc/self/fd/3, opened anew, has a position of its own, also when the name is gone already.
 # - tail seeks on a file, and ends by SIGPIPE when head has what it needs.
 # - `{ :; } 3<file` fails without ending the sh, which `exec 3<file` would.
 _SCRIPT = rb"""
 unset -f stat head tail wc cat sha256sum grep zstd gzip printf command test cd
 unset GREP_OPTIONS GREP_COLOR GREP_COLORS POSIXLY_CORRECT
+set +efux
 cd
 exec 2>/dev/null 5>&1
 l_open() {
@@ -142,7 +145,13 @@ class Node:
     """
 
     def __init__(
-        self, host: Host, ssh: tuple[str, ...], *, interactive: bool = False, connect_timeout: int = 15
+        self,
+        host: Host,
+        ssh: tuple[str, ...],
+        *,
+        interactive: bool = False,
+        connect_timeout: int = 15,
+        cancelled: threading.Event | None = None,
     ) -> None:
         """Connect.
 
@@ -151,7 +160,9 @@ class Node:
 
         """
         self.host = host
-        self.session = Session(host, ssh, _SCRIPT, interactive=interactive, connect_timeout=connect_timeout)
+        self.session = Session(
+            host, ssh, _SCRIPT, interactive=interactive, connect_timeout=connect_timeout, cancelled=cancelled
+        )
         self.tools = frozenset(self.session.words)
         needed = {"range": "head and tail", "sha256sum": "sha256sum", "stat": "stat and /proc"}
         if missing := [text for tool, text in needed.items() if tool not in self.tools]:

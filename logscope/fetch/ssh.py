@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import math
 import os
 import re
 import secrets
@@ -244,12 +245,14 @@ class Session:
         *,
         interactive: bool = False,
         connect_timeout: int = 15,
+        cancelled: threading.Event | None = None,
     ) -> None:
         """Connect, send the script, and wait for its first reply.
 
         Args:
             script: sh text that defines the functions to call. ``l_end WORDS`` (defined here) closes a reply; the
                 script's last command has to do that once.
+            cancelled: ends the waiting when it is set.
 
         """
         self.host = host
@@ -257,6 +260,9 @@ class Session:
         self.words: list[str] = []
         self.banner = b""
         self._talked = False
+        self._cancelled = cancelled or threading.Event()
+        # A password may take its time; otherwise a login shell that hangs must not hang us.
+        self._deadline = math.inf if interactive else time.monotonic() + connect_timeout + 45
         self._rest = b""
         self._stderr = bytearray()
         # In two halves, so that a terminal or a shell that echoes the script does not seem to answer.
@@ -293,9 +299,7 @@ class Session:
         end = f"l_end() {{ printf '\\n%s%s %s\\n' {first} {second} \"$*\"; }}\n".encode()
         try:
             self._write(end + script)
-            # A password may take its time; otherwise a login shell that hangs must not hang us.
-            deadline = None if interactive else time.monotonic() + connect_timeout + 45
-            for piece in self.receive(deadline):
+            for piece in self.receive():
                 self.banner = (self.banner + piece)[-_STDERR_KEPT:]
         except BaseException:
             self.close()
@@ -317,7 +321,7 @@ class Session:
         # The sh reads its commands from where its children must not read.
         self._write(b" ".join([function.encode(), *words]) + b" </dev/null\n")
 
-    def receive(self, deadline: float | None = None) -> Iterator[bytes]:
+    def receive(self) -> Iterator[bytes]:
         """Yield the payload of the next reply; when it is through, ``words`` holds the closing line's words.
 
         Raises:
@@ -340,7 +344,7 @@ class Session:
             if safe:
                 yield held[:safe]
             self._rest = held[safe:]
-            held = self._rest + self._read(deadline)
+            held = self._rest + self._read()
 
     def call(self, function: str, *arguments: bytes | str | int) -> bytes:
         """Call a function and return the payload of its reply."""
@@ -376,14 +380,15 @@ class Session:
         except OSError:
             raise self._lost() from None
 
-    def _read(self, deadline: float | None) -> bytes:
-        if deadline is not None:
-            ready, _, _ = select.select([self._out], [], [], max(0.0, deadline - time.monotonic()))
-            if not ready:
+    def _read(self) -> bytes:
+        while not self._talked and not select.select([self._out], [], [], 0.2)[0]:
+            if self._cancelled.is_set():
+                raise SshError("cancelled", f"the connection to {self.host} was given up", why=None)
+            if time.monotonic() > self._deadline:
                 raise SshError(
                     "timeout",
                     f"the login shell on {self.host} does not start",
-                    why="ssh connected, and no sh answered",
+                    why="ssh was started, and no sh answered",
                     help=f"check with: ssh {self.host.name} true",
                 )
         data = os.read(self._out.fileno(), _READ)
