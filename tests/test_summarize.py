@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import json
 import re
 import subprocess
 import sys
@@ -11,8 +13,12 @@ from functools import lru_cache
 import pytest
 from conftest import CASE_LOGS, CASES, REAL_RUNS, real_bytes, real_log, sidecar, truth
 
+from logscope.errors import NothingRecognised
 from logscope.model import Accounting, ForwardPass, Payload, Prefix, Record, Segment
 from logscope.queries.accept import Accept
+from logscope.queries.captures import Captures
+from logscope.queries.norms import Norms
+from logscope.queries.shapes import Shapes
 from logscope.queries.summarize import Summarize
 from logscope.report import Context
 from logscope.run import answer, load
@@ -428,3 +434,16 @@ def test_acceptance_is_that_of_the_accept_question(log):
         for name in ("lines", "min", "max", "rate_definition"):
             assert quick[key][name] == row[name], (key, name)
         assert quick[key]["accept_len_mean"] == pytest.approx(row["accept_len_mean"], abs=1e-4)
+
+
+@pytest.mark.parametrize("query", [Summarize, Captures, Shapes, Norms])
+def test_a_log_cut_or_damaged_anywhere_is_answered(query):
+    """Cut at any byte, with text and sizes overwritten: every question answers, in the JSON form, and nothing is nan."""
+    whole = case("36a").read_bytes()[:30_000] + real_bytes("fault-nan-layer30")[-30_000:]
+    for at in range(0, len(whole), 1777):
+        damaged = whole[at : at + 9000].replace(b"7168]", b"7nan8]", at % 3).replace(b"3, ", b"x, ", at % 2)
+        try:
+            run = load(io.BytesIO(damaged))
+        except NothingRecognised:
+            continue
+        assert json.dumps(run.ask(query()).as_dict(), allow_nan=False)

@@ -23,6 +23,7 @@ from logscope.queries.words import (
     phase_list,
     source_name,
     span,
+    whole_numbers,
 )
 from logscope.report import Column, Context, Item, Report
 
@@ -331,8 +332,8 @@ def _deviations(buckets: Sequence[Bucket]) -> tuple[list[dict[str, Any]], str | 
 def _requested(tally: Tally, buckets: Sequence[Bucket]) -> list[dict[str, Any]]:
     rows = []
     for file, segment, payload, place in tally.plans:
-        requested = payload.fields.get("layers_to_capture", payload.fields.get("requested"))
-        if not isinstance(requested, list):
+        requested = whole_numbers(payload.fields.get("layers_to_capture", payload.fields.get("requested")))
+        if requested is None:
             continue
         captured = set(captured_layers(bucket for bucket in buckets if bucket.key[:2] == (file, segment)))
         missing = [layer for layer in requested if layer not in captured]

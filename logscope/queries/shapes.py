@@ -24,6 +24,7 @@ from logscope.queries.words import (
     most_common,
     source_name,
     span,
+    whole_numbers,
     width_words,
 )
 from logscope.report import Column, Context, Item, Report
@@ -116,8 +117,8 @@ class Shapes:
         where = (item.file, item.segment, item.group)
         read = item.input
         if read is not None:
-            embeds = read.first[3].fields.get("embeds")
-            if isinstance(embeds, list):
+            embeds = whole_numbers(read.first[3].fields.get("embeds"))
+            if embeds is not None:
                 self._embed(item, read.line, embeds)
         target = self._last_target.get(where)
         rows = item.rows

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from logscope.model import ForwardPass, Place, ServerEvent
 from logscope.queries.sizes import VOCABULARIES, explain_sizes
-from logscope.queries.words import count, layer_list
+from logscope.queries.words import count, layer_list, whole_numbers
 
 if TYPE_CHECKING:
     from logscope.model import Payload
@@ -56,10 +56,8 @@ class WidthErrors:
 
     def _fc(self, item: ForwardPass, payload: Payload, line: int) -> None:
         """Take a call of the draft's fc; one whose input does not fit its weight is an error before it is raised."""
-        weight, given = payload.fields.get("weight"), payload.fields.get("input")
-        if not isinstance(weight, list) or not isinstance(given, list) or not weight or not given:
-            return
-        if weight[-1] != given[-1]:
+        weight, given = whole_numbers(payload.fields.get("weight")), whole_numbers(payload.fields.get("input"))
+        if weight is not None and given is not None and weight[-1] != given[-1]:
             sizes = {"got_width": given[-1], "want_width": weight[-1], "rows": given[0] if len(given) > 1 else None}
             self._add("matmul_mismatch", {**sizes, "out_width": weight[0]}, Place(item.file, line), item.segment)
 
@@ -106,13 +104,14 @@ def _words(wrong: Wrong, reading: SizeReading, tally: Tally, *, known: bool) -> 
     arrived = f"{got * unit} = {count(got, 'state')} x {unit}"
     wanted = f"{want * unit} = {count(want, 'state')} x {unit}"
     plan = next((plan for plan in tally.plans if plan[:2] == (wrong.place.file, wrong.segment)), None)
-    which = _which(got, want, wrong.before, plan[2].fields.get("layers_to_capture") if plan is not None else None)
+    requested = whole_numbers(plan[2].fields.get("layers_to_capture")) if plan is not None else None
+    which = _which(got, want, wrong.before, requested)
     unit_from = "" if known else f"; {unit} is {reading.unit_from}"
     also = f"; {got * unit} is also a vocabulary size in use" if got * unit in VOCABULARIES else ""
     return f"{arrived} arrived where {wanted} was due ({wrong.place}): {which}{rows}{unit_from}{also}"
 
 
-def _which(got: int, want: int, before: ForwardPass | None, requested: Any) -> str:
+def _which(got: int, want: int, before: ForwardPass | None, requested: list[int] | None) -> str:
     """Name the state that is too many or missing."""
     captures = before.captures if before is not None else []
     layers = [record.first[3].layer for record in captures]
@@ -123,7 +122,7 @@ def _which(got: int, want: int, before: ForwardPass | None, requested: Any) -> s
     if embedding is not None and got - want == 1 and len(layers) == got:
         others = layer_list([layer for layer in layers if layer != 0])
         return f"the embedding is the extra state (captured at line {embedding.line} beside {others})"
-    if isinstance(requested, list):
+    if requested is not None:
         extra = [layer for layer in layers if layer not in requested]
         if extra:
             return f"{layer_list(extra)} was not asked for by the capture plan"

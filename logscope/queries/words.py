@@ -90,6 +90,13 @@ def axes(shape: Sequence[int], hidden: int | None) -> str:
     return f"{rows} x {middle} x {last}"
 
 
+def whole_numbers(value: Any) -> list[int] | None:
+    """Return a printed list when it holds whole numbers only, as sizes and layers do; damage may leave others."""
+    if not isinstance(value, list) or not value:
+        return None
+    return value if all(isinstance(each, int) and not isinstance(each, bool) for each in value) else None
+
+
 def most_common(counts: Mapping[Any, int]) -> Any:
     """Return the key with the highest count (the first seen among equals), None when there is none."""
     return max(counts, key=counts.__getitem__) if counts else None
