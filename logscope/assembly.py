@@ -27,7 +27,7 @@ class Open:
     """
 
     __slots__ = (
-        "back", "blurred", "captures", "closed", "decided", "during", "ended", "evidence", "fc", "first_kind", "group", "index",
+        "back", "blurred", "captures", "closed", "decided", "doubted", "during", "ended", "evidence", "fc", "first_kind", "group", "index",
         "input", "join", "last_kind", "last_layer", "next", "number", "offset", "phase", "printed", "reason", "region",
         "role", "rows", "segment", "site", "tangled", "slots", "time", "fresh", "complete",
     )  # fmt: skip
@@ -48,6 +48,7 @@ class Open:
         self.fresh = False
         self.blurred = False
         self.tangled = False
+        self.doubted = False
         self.closed = False
         self.decided = False
         self.phase: Phase = "unknown"

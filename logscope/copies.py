@@ -66,21 +66,24 @@ class Slot:
             self.alike.extend(other.alike)
             other.alike = None
 
-    def record(self) -> Record:
-        """Return the record: what most writers printed, the rest as variants, damaged copies among the others."""
+    def record(self, *, keep: bool) -> Record:
+        """Return the record: what most writers printed, the rest as variants, damaged copies among the others.
+
+        ``keep``: with the places of all copies; else of the damaged ones only.
+        """
         if self.alike is None:
-            return Record(self.first, self.copies, self.others)
+            return Record(self.first, self.copies, self.others if keep else [])
         every = [self, *self.alike]
         # A whole copy speaks for the place before a damaged one, then the majority, then the first.
         main = max(every, key=lambda slot: (slot.payload.usable, slot.copies, -slot.first[1]))
-        others, variants = list(main.others), []
+        others, variants = list(main.others) if keep else [], []
         for slot in every:
             if slot is main:
                 continue
             same = not slot.payload.usable or (
                 slot.payload.intact != main.payload.intact and compatible(slot.payload, main.payload)
             )
-            (others if same else variants).extend((slot.first, *slot.others))
+            (others if same else variants).extend((slot.first, *slot.others) if keep or not same or slot.payload.intact == "cut" else ())
         others.sort(key=lambda occurrence: occurrence[1])
         variants.sort(key=lambda occurrence: occurrence[1])
         return Record(main.first, self.total, others, variants)
@@ -187,8 +190,11 @@ class Form:
         self.fc = bool(events & {"fc_output", "fc"})
         self.ends = {"target": self.target_last, "draft": self.draft_last}
 
-    def due(self, made: Any, payload: Payload) -> bool:
-        """Tell whether a pass has everything that is usually printed before a record of it."""
+    def due(self, made: Any, payload: Payload, *, clear: bool = False) -> bool:
+        """Tell whether a pass has everything that is usually printed before a record of it.
+
+        A record that is ``clear`` (one of a kind) may come before a ``forward_end``, whose copies are found late.
+        """
         event = payload.event
         if event in CAPTURE_EVENTS:
             before = [layer for layer in self.layers if payload.layer is not None and layer < payload.layer]
@@ -196,7 +202,8 @@ class Form:
         if event == "forward_end":
             return not self.layers or made.last_layer == self.layers[-1]
         if event == "aux_concat" and made.role == "target":
-            return made.ended or (not self.ended and (not self.layers or made.last_layer == self.layers[-1]))
+            complete = not self.layers or made.last_layer == self.layers[-1]
+            return complete and (clear or made.ended or not self.ended)
         if event == "aux_concat":
             return made.fc or not made.wide or not self.fc
         return True

@@ -107,6 +107,7 @@ class Group:
         self._held: deque[Open] = deque()
         self._left = -1  # passes before this one have been left by every writer
         self._blurred = False
+        self._vague_joins = False
         self._served = False
         self._serving = False
         self._warm = 0
@@ -144,14 +145,17 @@ class Group:
         if clear:
             home = self._texts.get(key)
         elif payload.usable:
+            if payload.event == "forward_end" and self.tangle is None:
+                owners = self._standing_at_end(payload)
+                if owners:
+                    self._take_end(occurrence, payload, key, owners)
+                    return True
             home = self._counted_home(payload, key)
         else:
             home = self._damaged_home(payload)
         if home is not None:
             if payload.usable:
                 self._copy(home, occurrence)
-                if payload.event == "forward_end":
-                    self._doubt(home, occurrence)
             else:
                 self._alike(home, occurrence)
             return True
@@ -167,14 +171,64 @@ class Group:
             self.open[payload] = self._texts[key] = slot
         elif payload.usable:
             self._vague.setdefault(key, []).append(slot)
-            if payload.event == "forward_end":
-                self._doubt(slot, occurrence)
         return True
+
+    def _standing_at_end(self, payload: Payload) -> list[Open]:
+        """Return the passes of which some writer has printed the last capture but not the joined state.
+
+        Only such a writer prints a ``forward_end``. None where these records are not one of a kind themselves.
+        """
+        owners: list[Open] = []
+        layers = self.form.layers
+        if self._vague_joins:
+            return owners
+        for made in self._held:
+            if made.index < self._left or made.role != "target" or made.rows != payload.rows or not layers:
+                continue
+            last = next((slot for slot in made.slots if slot.payload.layer == layers[-1]), None)
+            if last is None or not unmistakable(last.payload):
+                continue
+            joined = 0
+            if made.join is not None:
+                joined = next(slot.total for slot in made.slots if slot.payload is made.join)
+            if last.total > joined:
+                owners.append(made)
+        return owners
+
+    def _take_end(self, occurrence: Occurrence, payload: Payload, key: tuple[Any, ...], owners: list[Open]) -> None:
+        """Place a ``forward_end`` in the first of the passes it may belong to that has room."""
+        ends = [_end_of(made) for made in owners]
+        at = next((at for at, slot in enumerate(ends) if slot is None or slot.total < self.number), 0)
+        slot = self._put_end(owners[at], occurrence, payload, key)
+        if len(owners) > 1:
+            doubt = Doubt(occurrence, slot, owners)
+            self._doubts.setdefault(slot, []).append(doubt)
+            self.scene.queue.append(doubt)
+            for made in owners:
+                made.doubted = True
+
+    def _put_end(self, made: Open, occurrence: Occurrence, payload: Payload, key: tuple[Any, ...]) -> Slot:
+        slot = _end_of(made)
+        if slot is None:
+            slot = Slot(occurrence)
+            made.add(slot, payload)
+            self._chain(slot, made)
+            self._vague.setdefault(key, []).append(slot)
+        elif text_key(slot.payload) == key:
+            self._copy(slot, occurrence)
+        else:
+            self._alike(slot, occurrence)
+        return slot
 
     def _take_first(self, occurrence: Occurrence, payload: Payload, role: Role | None, *, clear: bool) -> Slot | None:
         """Place the first print of a record: in the current pass, an unfinished one, as a variant, in a new pass."""
         current = self._track.current
-        if clear and current is not None and continues(current, payload, role):
+        if (
+            clear
+            and current is not None
+            and continues(current, payload, role)
+            and self.form.due(current, payload, clear=True)
+        ):
             made: Open | None = current
         else:
             made = self._unfinished(payload, role, clear=clear)
@@ -210,7 +264,7 @@ class Group:
         for made in self._held:
             if made.index < self._left:
                 continue
-            if continues(made, payload, role) and (clear or self.form.due(made, payload)):
+            if continues(made, payload, role) and self.form.due(made, payload, clear=clear):
                 if not made.closed or not self._whole(made):
                     return made
             elif end and made.role == "target" and made.join is not None and not made.ended:
@@ -273,25 +327,6 @@ class Group:
         self._texts.pop(text_key(payload), None)
         if slot.owner.index > self._left:
             self._left = slot.owner.index
-
-    def _doubt(self, slot: Slot, occurrence: Occurrence) -> None:
-        """Remember a copy that stands where more than one pass waits for one."""
-        payload = occurrence[3]
-        owners = []
-        for made in self._held:
-            if made.index < self._left or made.role != "target" or made.rows != payload.rows or not made.captures:
-                continue
-            ends = [other for other in made.slots if other.payload.event == "forward_end"]
-            before = [other for other in made.slots if other.payload.event != "forward_end" and other.payload.role]
-            here = slot in ends
-            if here or (
-                before and self.form.due(made, payload) and before[-1].total > (ends[0].total if ends else 0)
-            ):
-                owners.append(made)
-        if len(owners) > 1:
-            doubt = Doubt(occurrence, slot, owners)
-            self._doubts.setdefault(slot, []).append(doubt)
-            self.scene.queue.append(doubt)
 
     def _blur(self, made: Open) -> None:
         """Doubt the order of the passes from here on, until all writers are seen to stand at one place."""
@@ -367,8 +402,13 @@ class Group:
             if begins is None:
                 return None
             made = self._begin(begins, occurrence, track)
+            if self.number != 1 and not self.marked and not begins_pass(payload, self.form):
+                if not unmistakable(payload):
+                    self._blur(made)
         slot = Slot(occurrence)
         made.add(slot, payload)
+        if made.join is payload and made.role == "target":
+            self._vague_joins = not unmistakable(payload)
         if made.printed is None and payload.fields:
             made.printed = printed_phase(payload)
         if self.number != 1:
@@ -563,6 +603,8 @@ class Group:
             made.back.back = None
         if self._doubts:
             self._settle_doubts(made)
+        if made.doubted:
+            self._even_out(made)
         key = self.key
         if self.tangle is not None:
             key = (*key, self.tangle.name_of(made))
@@ -579,7 +621,7 @@ class Group:
             complete=made.complete,
             expected_copies=len(self.writers) if self.marked else self.expected,
             time=made.time,
-            records=[slot.record() for slot in made.slots],
+            records=[slot.record(keep=self._keep) for slot in made.slots],
         )
         if self.number != 1:
             self._forget(made)
@@ -591,12 +633,26 @@ class Group:
                 if not doubt.settle():
                     continue
                 occurrence = doubt.occurrence
-                if occurrence in slot.others:
+                if occurrence is slot.first:
+                    if slot.others:
+                        slot.first = slot.others.pop(0)
+                    else:
+                        doubt.alone = False
+                elif self._keep:
                     slot.others.remove(occurrence)
-                elif occurrence is slot.first and slot.others:
-                    slot.first = slot.others.pop(0)
-                else:
-                    doubt.alone = False
+
+    def _even_out(self, made: Open) -> None:
+        """Count the ``forward_end`` copies of a pass by what stands around them, where their places are in doubt.
+
+        A writer that printed the last capture and the joined state has printed the end between them.
+        """
+        end = _end_of(made)
+        if end is None or end.total == self.number:
+            return
+        at = made.slots.index(end)
+        around = made.slots[at - 1 : at] + made.slots[at + 1 : at + 2]
+        if len(around) == 2 and all(slot.total == self.number for slot in around):
+            end.copies += self.number - end.total
 
     def _forget(self, made: Open) -> None:
         for slot in made.slots:
@@ -619,6 +675,11 @@ class Group:
         last.back = None
         if self._head is not None and self._head.position <= last.position:
             self._head = last.next
+
+
+def _end_of(made: Open) -> Slot | None:
+    """Return the ``forward_end`` record of a pass."""
+    return next((slot for slot in made.slots if slot.payload.event == "forward_end"), None)
 
 
 def _prints(slot: Slot, payload: Payload) -> bool:

@@ -188,17 +188,10 @@ def decide(made: Open, habits: Habits, lives: Lives, *, final: bool) -> Label | 
 
 
 def _blurred(made: Open, habits: Habits, lives: Lives) -> Label:
-    """Label a pass whose place among the others is in doubt: only by what it says itself."""
-    if made.role == "draft":
-        read = habits.reads(made)
-        if made.wide is False and habits.wide:
-            return Label("decode", "rows")
-        if made.wide and read == "FULL" and (made.rows or 0) > 1:
-            return Label("draft_extend", "rows")
-        if made.wide and read == "LAST" and habits.version == "v2":
+    """Label a pass whose place among the others is in doubt: only a number of rows no verify has is certain."""
+    if made.role == "target" and made.rows is not None and habits.drafts:
+        if no_verify(made.rows, lives.draft_tokens, habits.verify_rows):
             return Label("extend", "rows")
-    elif made.rows is not None and habits.drafts and no_verify(made.rows, lives.draft_tokens, habits.verify_rows):
-        return Label("extend", "rows")
     return Label(
         "unknown", "none", "several writers print the same text in pass after pass, so their order cannot be told"
     )
