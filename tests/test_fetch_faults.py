@@ -43,6 +43,12 @@ def client(ssh: tuple[str, ...], source: str, dest: Path, limit: int = 0) -> lis
     return [sys.executable, "-c", textwrap.dedent(CLIENT), " ".join(ssh), source, str(dest), str(limit)]
 
 
+def random_points(count: int, size: int) -> list[int]:
+    """Return a random point in each of so many parts of a size, so that each meets a connection of its own."""
+    part = size // count
+    return [number * part + random.Random(number).randrange(part * 4 // 5) for number in range(count)]
+
+
 def beside(folder: Path) -> set[str]:
     """Return the names in a folder."""
     return {path.name for path in folder.iterdir()}
@@ -66,10 +72,7 @@ def test_the_connection_breaks_at_20_random_points(farm, node_dir, tmp_path):
         happened.append("reset")
         wire.cut()
 
-    # One point in each twentieth, so that each breaks a connection of its own.
-    points = [
-        random.Random(number).randrange(number * size // 20, number * size // 20 + size // 25) for number in range(20)
-    ]
+    points = random_points(20, size)
     wire = Wire(farm.ports["node"], {point: (kill, reset)[index % 2] for index, point in enumerate(points)})
     notices: list[str] = []
     try:
@@ -95,7 +98,7 @@ def test_the_client_is_killed_again_and_again(farm, node_dir, tmp_path):
     size = 40_000_000
     data = random.Random(13).randbytes(size)
     (node_dir / "server.log").write_bytes(data)
-    points = sorted(random.Random(14).sample(range(1_000_000, size), 5))
+    points = random_points(5, size)
     process: subprocess.Popen[bytes] | None = None
 
     def kill() -> None:
@@ -204,9 +207,7 @@ def test_bytes_are_on_the_disk_before_they_get_their_name(farm, node_dir, tmp_pa
         happened.append(("replace", path.name))
         return replace(path, target)
 
-    monkeypatch.setattr(
-        os, "fsync", lambda fd: happened.append(("fsync", Path(os.readlink(f"/proc/self/fd/{fd}")).name))
-    )
+    monkeypatch.setattr(os, "fsync", lambda fd: happened.append(("fsync", Path(f"/proc/self/fd/{fd}").readlink().name)))
     monkeypatch.setattr(Path, "replace", replacing)
     farm.fetch(f"muxed:{log}", dest=tmp_path)
     part, new = "server.log.logscope-part", "server.log.logscope.json-new"
