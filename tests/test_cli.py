@@ -10,6 +10,7 @@ import re
 import shlex
 import shutil
 import signal
+import statistics
 import subprocess
 import sys
 import time
@@ -224,16 +225,19 @@ def test_commands_import_only_what_they_need(args, absent):
     assert answer.stderr.decode().splitlines()[-1] == "[]"
 
 
-def test_help_starts_quickly():
-    """--help takes at most 8 times as long as python itself (the fastest of nine runs in turn)."""
+def test_help_starts_quickly(tmp_path):
+    """--help takes at most 8 times as long as python itself: medians of runs in turn, byte code cached as users have it."""
+    env = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    env["PYTHONPYCACHEPREFIX"] = str(tmp_path)
     times: dict[str, list[float]] = {"python": [], "help": []}
     commands = {"python": [sys.executable, "-c", "pass"], "help": [sys.executable, "-m", "logscope", "--help"]}
-    for _ in range(9):
+    subprocess.run(commands["help"], check=True, stdout=subprocess.DEVNULL, env=env)
+    for _ in range(11):
         for name, command in commands.items():
             start = time.perf_counter()
-            subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+            subprocess.run(command, check=True, stdout=subprocess.DEVNULL, env=env)
             times[name].append(time.perf_counter() - start)
-    assert min(times["help"]) <= 8 * min(times["python"])
+    assert statistics.median(times["help"]) <= 8 * statistics.median(times["python"])
 
 
 @pytest.mark.parametrize("args", [["events", "-f", "ndjson"], ["events"], ["summarize", "-f", "json"], ["check"]])
