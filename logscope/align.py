@@ -1,7 +1,7 @@
 """Which forward pass of one run is which pass of another: by what the passes hold, not by where they stand.
 
 This module is responsible for pairing the passes of two runs, each pair with the ground it stands on, and for saying
-why a pass stays alone. It must not judge whether a pair agrees above the state it was recognised by, nor word an answer.
+why a pass stays alone. It must not judge whether a pair agrees above the state it was recognised by.
 
 A target pass is recognised by its *lowest common state*, the lowest hidden capture that both runs print: what the pass
 was given shows there, and what went wrong above does not yet. A *round* is a target pass with the draft passes that
@@ -47,16 +47,16 @@ class Pair(NamedTuple):
 
     ground
         ``state``: rows and lowest common state agree at the coarser print. ``other``: a state above it does, and the
-        lowest one is missing or differs. ``near``: the lowest states differ by no more than bf16 noise. ``order``: equal
-        rows and norms, another head: the rows stand in another order. ``pieces``: one prefill cut differently; several
-        rounds on a side. ``follows``: the lowest states differ, but everything in the round before is equal, so the
-        input is. ``first``: the lowest states differ in the first prefills of both runs, which have the same rows in
-        the same order. ``place``: nothing tells them apart, because no state of one or both is printed whole; they have
-        the same rows and stand between the same pairs.
+        lowest one is missing or differs. ``near``: the lowest states differ by no more than bf16 noise. ``order``:
+        equal rows and norms, another head: the rows stand in another order. ``pieces``: one prefill cut differently;
+        several rounds on a side. ``follows``: the lowest states differ, but everything in the round before is equal,
+        so the input is. ``first``: the lowest states differ in the first prefills of both runs, which have the same
+        rows in the same order. ``place``: nothing tells them apart, because no lowest state of one or both is printed
+        whole; they have the same rows and stand between the same pairs.
     moved
         True when it stands in another order than the pairs around it.
     supported
-        False when the ground is weak (only the embedding agrees, or no head is printed) and no neighbour agrees with it.
+        False when the ground is weak (only the embedding agrees, or no head is printed) and no neighbour agrees too.
     """
 
     ground: Ground
@@ -181,7 +181,7 @@ def _lanes(one: Rounds, other: Rounds) -> tuple[list[tuple[list[int], list[int]]
 
 
 def _sorted(rounds: Rounds) -> list[range]:
-    """Return the lanes by file and server life as they came, then by rank: which of two ranks prints first is chance."""
+    """Return the lanes by file and server life as they came, then by rank: which rank prints first is chance."""
     lives: dict[tuple[str, int], int] = {}
     keyed = []
     for (file, segment, group), numbers in rounds.lanes.items():

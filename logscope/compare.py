@@ -71,10 +71,10 @@ class Spot(NamedTuple):
 class Difference:
     """One way in which the runs differ: its first place, and how often it comes again.
 
-    ``sides`` are baseline and candidate, ``passes`` their passes in the stores. ``relative`` is (candidate - baseline) / baseline of the first norm, ``largest``
-    the largest of all; None where norms say nothing. ``equal_before`` and ``agreeing_before`` count the passes compared
-    before it, ``agreeing`` are the states of the same pass that agree, ``previous`` is the last pass that does.
-    ``pieces`` are the numbers of passes when a prefill was cut.
+    ``sides`` are baseline and candidate, ``passes`` their passes in the stores. ``relative`` is (candidate - baseline)
+    over baseline of the first norm, ``largest`` the largest of all; None where norms say nothing. ``equal_before`` and
+    ``agreeing_before`` count the passes compared before it, ``agreeing`` are the states of the same pass that agree,
+    ``previous`` is the last pass that does. ``pieces`` are the numbers of passes when a prefill was cut.
     """
 
     what: What
@@ -191,13 +191,20 @@ def judge(one: State, other: State, rtol: float, *, heads: bool) -> tuple[Grade,
 
 def _ordinals(store: PassStore) -> array[int]:
     """Return for every pass which of its lane, role and phase it is, from 1; graph capture counts by itself."""
-    seen: Counter[tuple[object, ...]] = Counter()
+    groups: dict[tuple[object, ...], int] = {}
+    group_of: dict[int, int] = {}
+    seen: list[int] = []
     found = array("Q")
     for index in range(len(store)):
-        kind = store.kind(index)
-        key = (kind.file, kind.segment, kind.group, kind.role, kind.phase, kind.during == "graph_capture")
-        seen[key] += 1
-        found.append(seen[key])
+        code = store.kind_code(index)
+        group = group_of.get(code)
+        if group is None:
+            kind = store.kind(index)
+            key = (kind.file, kind.segment, kind.group, kind.role, kind.phase, kind.during == "graph_capture")
+            group = group_of[code] = groups.setdefault(key, len(groups))
+            seen += [0] * (len(groups) - len(seen))
+        seen[group] += 1
+        found.append(seen[group])
     return found
 
 
@@ -260,6 +267,9 @@ class _Comparer:
         self.agreed = array("Q")
         self.equal = array("Q")
         self.previous: tuple[int, int] | None = None
+        # How the first pass of a form came out that is printed equal on both sides, and how often that came again.
+        self.forms: dict[tuple[str, str, bytes], dict[Slot, Grade]] = {}
+        self.repeats: Counter[tuple[str, str, bytes]] = Counter()
 
     def run(self) -> Comparison:
         """Compare every pair, then account for what has no partner."""
@@ -273,6 +283,7 @@ class _Comparer:
         for key, found in self.doubtful.items():
             self._settle(key, found)
         self._other_captures()
+        self._count_repeats()
         self.out.differences.sort(key=lambda difference: difference.order)
         return self.out
 
@@ -343,6 +354,9 @@ class _Comparer:
             return "spec"
         if not reads_target and before is None:
             return "draft"
+        if self._alike(case):
+            self._states(case)
+            return None
         one, other = self._state(0, case.mine[0], FORWARD), self._state(1, case.theirs[0], FORWARD)
         if one is None or other is None:
             case.weak = not self._any_alike(case)
@@ -399,7 +413,8 @@ class _Comparer:
         """Return whether the next verify pass shows that the draft was given another token in the two runs.
 
         The draft also reads the token the target just sampled, which no line prints. It is the first row of the next
-        verify pass, whose lowest state tells whether the tokens were the same. Without such a pass they are taken to be.
+        verify pass, whose lowest state tells whether the tokens were the same. Without such a pass they are assumed to
+        be.
         """
         if lane.lowest is None:
             return False
@@ -422,8 +437,46 @@ class _Comparer:
 
     # one pair of passes
 
+    def _alike(self, case: _Case) -> bool:
+        """Return whether two single passes print the very same."""
+        if not case.single or case.weak:
+            return False
+        printed = self.stores[0].printed(case.mine[0])
+        return printed is not None and printed == self.stores[1].printed(case.theirs[0])
+
+    def _same(self, case: _Case) -> bool:
+        """Count two passes that print the very same, the way the first of their form came out; False for others."""
+        if not self._alike(case) or self._captures_differ(case):
+            return False
+        key = (case.role, case.phase, self.stores[0].form(case.mine[0]))
+        grades = self.forms.get(key)
+        if grades is None:
+            return False
+        self.repeats[key] += 1
+        case.grades = grades
+        self._agree(case)
+        return True
+
+    def _count_repeats(self) -> None:
+        """Add the passes that were counted by their form to the cells."""
+        for (role, phase, form), number in self.repeats.items():
+            for slot in self.forms[role, phase, form]:
+                cell = self._cell(role, phase, slot)
+                cell.pairs += number
+                cell.equal += number
+
+    def _agree(self, case: _Case) -> None:
+        """Note that a pass agrees, and whether all of it is equal."""
+        place = self._order(case.pair)[0]
+        self.agreed.append(place)
+        self.previous = (case.mine[0], case.theirs[0])
+        if case.identical:
+            self.equal.append(place)
+
     def _states(self, case: _Case, *, only: Slot | None = None, skip: Slot | None = None) -> None:
         """Compare two passes slot by slot, in the order of the data's way through them."""
+        if only is None and skip is None and self._same(case):
+            return
         records = self._records(0, case.mine), self._records(1, case.theirs)
         captures_differ = self._captures_differ(case)
         for slot in sorted(records[0].keys() | records[1].keys(), key=lambda slot: slot.order):
@@ -441,11 +494,9 @@ class _Comparer:
                 if grade is not None:
                     case.grades[slot] = grade
         if case.agrees and case.grades:
-            place = self._order(case.pair)[0]
-            self.agreed.append(place)
-            self.previous = (case.mine[0], case.theirs[0])
-            if case.identical:
-                self.equal.append(place)
+            self._agree(case)
+            if case.identical and case.heads and not captures_differ and self._alike(case):
+                self.forms[case.role, case.phase, self.stores[0].form(case.mine[0])] = case.grades
 
     def _one_sided(self, case: _Case, slot: Slot, one: list[int] | None, other: list[int] | None) -> None:
         """Keep a record that only one of two passes has, unless a cut edge or a way of printing explains it."""
@@ -510,7 +561,7 @@ class _Comparer:
             return "beyond"
         states = _joined(self.stores[0], one), _joined(self.stores[1], other)
         if states[0] is None or states[1] is None or states[0].rows != states[1].rows:
-            cell.not_compared += slot.event != "forward_end"
+            cell.not_compared += states[0] is not states[1]
             return None
         grade, relative, what = judge(states[0], states[1], self.terms.rtol, heads=case.heads)
         if case.weak and grade != "equal":
@@ -531,7 +582,7 @@ class _Comparer:
         return grade
 
     def _settle(self, key: tuple[str, str, Slot], found: list[Difference]) -> None:
-        """Decide what pairs that agree only up to noise showed: a difference where most of them do, else other tokens."""
+        """Decide what pairs that agree only up to noise showed: a difference where most do, else other tokens."""
         cell = self._cell(*key)
         if 2 * len(found) <= self.near[key]:
             cell.not_compared += len(found)
@@ -622,7 +673,7 @@ class _Comparer:
         return Spot(store.kind(index).file, line, store.number(index), self.ordinals[side][index], value)
 
     def _other_captures(self) -> None:
-        """Name other captured layers also where no pass of the phase could be paired: at the first passes of both runs."""
+        """Name other captured layers also where no pass of the phase could be paired: at the first of both runs."""
         for role, phase in self.usual[0].keys() & self.usual[1].keys():
             slot = self._captured_apart((role, phase), (role, phase)) if role == "target" else None
             if slot is None or ("captures", role, phase, None, False) in self.known:

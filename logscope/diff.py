@@ -1,31 +1,25 @@
 """Where two runs part: the first divergence, what else differs, and what could not be compared.
 
-This module is responsible for the question itself: it keeps of both runs what is compared (passes, set-up, acceptance,
-errors), has the passes aligned and compared, and words the answer. It must not know how logs are read nor how a report
-is shown.
+This module is responsible for the question itself: it has both runs read, their passes aligned and compared, and puts
+the answer together. It must not know how passes are recognised or judged, nor how a report is shown.
 """
 
 from __future__ import annotations
 
-import math
-import re
 import sys
 from collections import Counter
-from dataclasses import dataclass
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from logscope.align import align
 from logscope.compare import HEAD_TOLERANCE, RTOL, Terms, compare
+from logscope.diffserver import Servers, add_table
+from logscope.diffside import Side
 from logscope.diffwords import SIDES, Words, signed, state_name
-from logscope.model import Accounting, Finding, ForwardPass, Place, Segment, ServerEvent, Severity
-from logscope.queries.accept import Accept
-from logscope.queries.arguments import NOT_PRINTED, shown
-from logscope.queries.config import Config, Life, differences, settings
-from logscope.queries.series import Stats
-from logscope.queries.words import and_list, count
-from logscope.report import Column, Item, Report, Table
-from logscope.states import CAPTURE, PassStore, Tables
+from logscope.model import Finding, Place
+from logscope.queries.words import count
+from logscope.report import Column, Report
+from logscope.states import CAPTURE, Tables
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -35,112 +29,7 @@ if TYPE_CHECKING:
     from logscope.compare import Difference, Spot, Why
     from logscope.run import Run
 
-# A change of the mean accept len that is worth a warning: as much as rule A103 asks for, on the lines and rounds that
-# A101 needs, and beyond chance.
-ACCEPT_CHANGE = 0.15
-ACCEPT_LINES = 2
-ACCEPT_ROUNDS = 80
-ACCEPT_Z = 4.0
-# Errors and warnings of a server that are compared, the ones that end it first.
-ERRORS: dict[str, Severity] = {
-    "traceback": "error",
-    "matmul_mismatch": "error",
-    "weight_shape_mismatch": "error",
-    "size_mismatch": "error",
-    "watchdog_timeout": "error",
-    "collective_timeout": "error",
-    "nan_logits_warning": "warning",
-    "invalid_tree_warning": "warning",
-}
-# Settings that are no argument but are told by other lines, or not.
-_INFERRED = frozenset({"spec_version", "draft_type", "target_type", "kv_tokens", "graphs_captured"})
-# Arguments that decide how much fits and how it is scheduled, not what is computed.
-_SCHEDULING = ("memory", "other")
 _MOST_FINDINGS = 20
-_MOST_STRAYS = 10_000
-_NUMBERS = re.compile(r"0x[0-9a-f]+|\d+", re.IGNORECASE)
-
-
-@dataclass(slots=True)
-class Seen:
-    """Something that was printed: how often, and where first."""
-
-    place: Place
-    text: str
-    count: int = 0
-
-
-class Side:
-    """What is kept of one run while it streams by."""
-
-    def __init__(self, tables: Tables) -> None:
-        self.passes = PassStore(tables)
-        self.segments: list[Segment] = []
-        self.config = Config()
-        self.accept = Accept()
-        self.errors: dict[tuple[str, str], Seen] = {}
-        self.strays: dict[tuple[Any, ...], Seen] = {}
-        self.files: list[str] = []
-        self.accounting = Accounting()
-        self.warnings: list[str] = []
-
-    def see(self, item: Item) -> None:
-        """Take one item, in order."""
-        self.config.see(item)
-        self.accept.see(item)
-        if isinstance(item, ForwardPass):
-            self.passes.add(item)
-        elif isinstance(item, Segment):
-            self.segments.append(item)
-        else:
-            self._event(item)
-
-    def _event(self, item: ServerEvent) -> None:
-        """Count an error, and a debug record that belongs to no pass."""
-        payload = item.payload
-        if payload.event in ERRORS and not payload.fields.get("quoted"):
-            text = _error_text(item)
-            key = (payload.event, _NUMBERS.sub("#", text))
-            self.errors.setdefault(key, Seen(item.place, text)).count += 1
-        elif payload.kind == "event" and payload.site is not None and payload.event != "capture_plan":
-            stray = (payload.event, payload.layer, payload.shape, payload.norm)
-            if stray in self.strays or len(self.strays) < _MOST_STRAYS:
-                self.strays.setdefault(stray, Seen(item.place, payload.event)).count += 1
-
-    def lives(self) -> list[Life]:
-        """Return the server lives whose set-up is known."""
-        return [life for life in self.config.lives.values() if settings(life)]
-
-    def known(self, name: str) -> list[int]:
-        """Return the values of a number the segments say."""
-        values = (getattr(segment, name) for segment in self.segments)
-        return [value for value in values if isinstance(value, int)]
-
-    def spec_versions(self) -> set[str]:
-        """Return the versions of speculation the segments tell."""
-        return {segment.spec_version for segment in self.segments if segment.spec_version is not None}
-
-    def total(self) -> Stats | None:
-        """Return the acceptance of all its processes together, None when none is printed."""
-        total = Stats()
-        for series in self.accept.series.values():
-            total.merge(series.stats)
-        return total if total.lines else None
-
-    def rounds(self) -> float:
-        """Return the verify rounds its acceptance lines stand for."""
-        return sum(series.rounds for series in self.accept.series.values())
-
-
-def _error_text(item: ServerEvent) -> str:
-    """Return an error in one line."""
-    fields = item.payload.fields
-    if item.payload.event == "traceback":
-        return ": ".join(str(fields[key]) for key in ("exception", "message") if fields.get(key))
-    if item.payload.event == "matmul_mismatch":
-        got, want = fields.get("got_width"), fields.get("want_width")
-        return f"{got} wide where {want} is wanted ({fields.get('rows')} rows)"
-    return ", ".join(f"{key} {value}" for key, value in fields.items() if not isinstance(value, (dict, list)))
 
 
 class DiffReport(Report):
@@ -234,9 +123,10 @@ class _Answer:
         out = self.out
         self._differences()
         self._one_sided_phases()
-        mattering = self._configuration()
-        self._errors()
-        self._acceptance()
+        servers = Servers(self.sides, out)
+        mattering = servers.configuration()
+        servers.errors()
+        servers.acceptance()
         self._strays()
         self._coverage()
         for name, side in zip(SIDES, self.sides, strict=True):
@@ -250,7 +140,7 @@ class _Answer:
         return out
 
     def _anything(self) -> bool:
-        """Return whether passes were compared; without any, whether both runs hold what else is compared, or nothing."""
+        """Return whether passes were compared; without any, whether both runs hold anything else, or neither."""
         if any(len(side.passes) for side in self.sides):
             return bool(self.found.paired)
         known = [bool(side.lives() or side.total() or side.errors) for side in self.sides]
@@ -265,7 +155,8 @@ class _Answer:
             return f"first divergence: {self.words.clause(first)}; {self.words.before(first)}{other}"
         if mattering:
             more = f" and {len(mattering) - 4} more" if len(mattering) > 4 else ""
-            return f"the configuration differs: {', '.join(mattering[:4])}{more}; {agree}"
+            accept = [f"{finding.message}; " for finding in self.out.findings if finding.rule == "D104"]
+            return f"the configuration differs: {', '.join(mattering[:4])}{more}; {''.join(accept)}{agree}"
         if self.out.verdict == "findings":
             return f"{self.out.findings[0].message}; {agree}"
         if self.out.verdict == "unknown":
@@ -325,7 +216,8 @@ class _Answer:
             }
             for difference in found
         ]
-        self._table(
+        add_table(
+            out,
             "differences",
             rows,
             [
@@ -403,7 +295,8 @@ class _Answer:
                     "not_compared": cell.not_compared,
                 }
             )
-        self._table(
+        add_table(
+            self.out,
             "states",
             rows,
             [
@@ -528,7 +421,7 @@ class _Answer:
         self.out.facts["not_comparable"] = [{**row, "reason": why} for row, (_, _, why) in zip(rows, keys, strict=True)]
         columns = [Column("role"), Column("phase", always=True), Column("reason", always=True)]
         columns += [Column(name, align="right", always=True) for name in SIDES]
-        self._table("not_comparable", rows, columns, "passes that are not comparable, and why")
+        add_table(self.out, "not_comparable", rows, columns, "passes that are not comparable, and why")
 
     def _alone(self) -> None:
         """Add the passes that only one run has."""
@@ -560,7 +453,7 @@ class _Answer:
                 self.out.notes.append(f"only in {name}: {count(total, 'pass')}{where}")
         columns = [Column("only_in", "only in", always=True), Column("role"), Column("phase", always=True)]
         columns += [Column("passes", align="right", always=True), Column("where"), Column("first")]
-        self._table("only_in", rows, columns, "passes that only one run has")
+        add_table(self.out, "only_in", rows, columns, "passes that only one run has")
 
     def _strays(self) -> None:
         """Add debug records outside of any pass that the runs print differently often."""
@@ -579,156 +472,8 @@ class _Answer:
                     )
                 )
 
-    # set-up, errors, acceptance
-
-    def _configuration(self) -> list[str]:
-        """Add what differs in the set-up; return what of it decides about states and acceptance, in words."""
-        lives = [side.lives() for side in self.sides]
-        if not lives[0] or not lives[1]:
-            lacking = [f"the {name} prints none" for name, known in zip(SIDES, lives, strict=True) if not known]
-            self.out.notes.append(f"server arguments are not compared: {and_list(lacking)}")
-            return []
-        several = len(lives[0]) == len(lives[1]) > 1
-        if len(lives[0]) != len(lives[1]):
-            numbers = " and ".join(str(len(known)) for known in lives)
-            self.out.notes.append(f"the runs hold {numbers} server lives: the set-up of the first of each is compared")
-        rows, mattering = [], []
-        for one, other in zip(lives[0] if several else lives[0][:1], lives[1], strict=False):
-            for found in differences(settings(one), settings(other)):
-                reason = found.reason
-                if reason is None and found.key in _INFERRED and NOT_PRINTED in (found.a, found.b):
-                    reason = "not told by one of the logs"
-                elif reason is None and found.group in _SCHEDULING:
-                    reason = "decides what fits and when, not what is computed"
-                matters = reason is None
-                values = shown(found.key, found.a), shown(found.key, found.b)
-                rows.append(
-                    {
-                        "argument": found.key,
-                        "baseline": values[0],
-                        "candidate": values[1],
-                        "matters": matters,
-                        "reason": reason,
-                        "segment": one.segment.number,
-                    }
-                )
-                if matters:
-                    mattering.append(f"{found.key} {values[0]} -> {values[1]}")
-                    self.out.findings.append(
-                        Finding(
-                            "D101",
-                            "warning",
-                            f"{found.key} differs: {values[0]} against {values[1]}",
-                            other.place,
-                            values[0],
-                            values[1],
-                            f"baseline {one.place}",
-                        )
-                    )
-        self.out.facts["configuration"] = [row["argument"] for row in rows if row["matters"]]
-        columns = [Column("argument", always=True), Column("baseline", always=True), Column("candidate", always=True)]
-        columns += [Column("matters"), Column("reason", "why not")]
-        self._table("configuration", rows, columns, "configuration: what differs, what matters first")
-        return mattering
-
-    def _errors(self) -> None:
-        """Add errors that only one run prints: the first of a run as a finding, all in the table."""
-        rows = []
-        for side, name in enumerate(SIDES):
-            mine, theirs = self.sides[side].errors, self.sides[1 - side].errors
-            alone = [(key[0], seen) for key, seen in mine.items() if key not in theirs]
-            rows += [
-                {"only_in": name, "event": event, "message": seen.text, "times": seen.count, "first": str(seen.place)}
-                for event, seen in alone
-            ]
-            if alone:
-                event, seen = alone[0]
-                more = f" (and {count(len(alone) - 1, 'further message')})" if len(alone) > 1 else ""
-                severity = min((ERRORS[event] for event, _ in alone), key=("error", "warning", "note").index)
-                message = f"only the {name} prints {event.replace('_', ' ')}: {seen.text}{more}"
-                self.out.findings.append(Finding("D105", severity, message, seen.place))
-        columns = [
-            Column("only_in", "only in", always=True),
-            Column("event", always=True),
-            Column("message", always=True),
-        ]
-        columns += [Column("times", align="right"), Column("first")]
-        self._table("errors", rows, columns, "errors that only one run prints")
-
-    def _acceptance(self) -> None:
-        """Compare accept len and, where both follow one definition, accept rate."""
-        totals = [side.total() for side in self.sides]
-        rows = [row for name, side in zip(SIDES, self.sides, strict=True) for row in _accept_rows(name, side)]
-        columns = [Column("side", always=True), Column("process"), Column("lines", align="right")]
-        columns += [Column("accept_len_mean", "accept len", align="right", always=True)]
-        columns += [Column(name, align="right") for name in ("min", "max")]
-        columns += [Column("accept_rate_mean", "accept rate", align="right"), Column("definition"), Column("rule")]
-        columns += [Column("running", align="right"), Column("tokens_per_second", "token/s", align="right")]
-        self._table("acceptance", rows, columns, "acceptance and throughput, one row per process and all together")
-        if totals[0] is None or totals[1] is None:
-            lacking = [name for name, total in zip(SIDES, totals, strict=True) if total is None]
-            if len(lacking) == 1:
-                self.out.notes.append(f"acceptance is not compared: the {lacking[0]} prints none")
-            return
-        self.out.facts["acceptance"] = fact = {
-            name: {key: row[key] for key in ("lines", "accept_len_mean", "accept_rate_mean", "definition", "running")}
-            for name in SIDES
-            for row in rows
-            if row["side"] == name and row["process"] == _ALL
-        }
-        self._accept_change((totals[0], totals[1]), fact)
-        self._definitions(fact)
-
-    def _accept_change(self, totals: tuple[Stats, Stats], fact: dict[str, Any]) -> None:
-        """Judge a change of the mean accept len."""
-        means = totals[0].mean or 0.0, totals[1].mean or 0.0
-        if not means[0]:
-            return
-        change = fact["change"] = (means[1] - means[0]) / means[0]
-        rounds = [side.rounds() for side in self.sides]
-        enough = min(total.lines for total in totals) >= ACCEPT_LINES and min(rounds) >= ACCEPT_ROUNDS
-        z = _z(totals)
-        text = f"accept len {means[0]:.2f} -> {means[1]:.2f} ({100 * change:+.0f} %)"
-        lines = f"{count(totals[0].lines, 'line')} against {count(totals[1].lines, 'line')}"
-        # Relative to the larger mean, so that a rise and the same fall weigh alike.
-        large = abs(means[1] - means[0]) >= ACCEPT_CHANGE * max(means)
-        fact["evidence"] = "strong" if enough and z > ACCEPT_Z else "weak"
-        if not large:
-            return
-        place = self._accept_place()
-        if fact["evidence"] == "strong":
-            spread = _spread(self.sides)
-            self.out.findings.append(Finding("D104", "warning", text, place, evidence=f"{lines}{spread}"))
-        else:
-            message = f"{text}: weak evidence, {lines} of the log"
-            self.out.findings.append(Finding("D104", "note", message, place))
-
-    def _accept_place(self) -> Place | None:
-        """Return the candidate's first acceptance line."""
-        firsts = [(key.file, series.stats.first_line) for key, series in self.sides[1].accept.series.items()]
-        return Place(*firsts[0]) if firsts else None
-
-    def _definitions(self, fact: dict[str, Any]) -> None:
-        """Say whether the printed rates may be compared."""
-        rules = [_definition(side) for side in self.sides]
-        fact["rates_comparable"] = rules[0] == rules[1] and rules[0] is not None and rules[0][0] != "ambiguous"
-        if rules[0] == rules[1] or None in rules:
-            return
-        one, other = (f"{rule[1]} ({rule[0]})" if rule is not None else "" for rule in rules)
-        message = f"accept rates are not compared: the baseline's follow {one}, the candidate's {other}"
-        self.out.findings.append(Finding("A104", "note", message, self._accept_place()))
-
-    def _table(
-        self, name: str, rows: list[dict[str, Any]], columns: list[Column], title: str, caption: str | None = None
-    ) -> None:
-        """Add a table when it has rows; columns that are empty throughout are not shown."""
-        if rows:
-            kept = [column for column in columns if column.always or any(row.get(column.name) for row in rows)]
-            self.out.tables[name] = Table(kept, rows, title, caption)
-
 
 _PLACES = {"target": 0, "draft": 1}
-_ALL = "all"
 _PAIRED: dict[Ground, str] = {
     "state": "with the same lowest state",
     "other": "known by another state",
@@ -766,83 +511,6 @@ def _hidden_size(sides: Iterable[Side]) -> int | None:
                 widths.add(found[0][-1])
                 break
     return widths.pop() if len(widths) == 1 else None
-
-
-def _accept_rows(name: str, side: Side) -> Iterator[dict[str, Any]]:
-    """Yield one row per process that prints acceptance, and one for all when there are several."""
-    total = side.total()
-    if total is None:
-        return
-    rule = _definition(side)
-    parts = [(key.origin or key.server or "", series.stats) for key, series in side.accept.series.items()]
-    running = 0.0
-    rows = []
-    for process, stats in parts:
-        mean = stats.running[0] / stats.running[1] if stats.running[1] else None
-        running += mean or 0.0
-        rows.append(_accept_row(name, process, stats, mean, rule))
-    # Requests running at one moment: the processes' means together, not the sum over lines.
-    yield _accept_row(name, _ALL, total, running or None, rule)
-    if len(parts) > 1:
-        yield from rows
-
-
-def _accept_row(
-    name: str, process: str, stats: Stats, running: float | None, rule: tuple[str, str] | None
-) -> dict[str, Any]:
-    lengths = sorted(stats.histogram)
-    speed = stats.speed()
-    return {
-        "side": name,
-        "process": process,
-        "lines": stats.lines,
-        "accept_len_mean": _rounded(stats.mean),
-        "min": lengths[0] if lengths else None,
-        "max": lengths[-1] if lengths else None,
-        "accept_rate_mean": _rounded(stats.rate_mean) if rule is not None else None,
-        "definition": rule[0] if rule is not None else None,
-        "rule": rule[1] if rule is not None else None,
-        "running": _rounded(running),
-        "tokens_per_second": None if speed is None else round(speed.mean, 1),
-    }
-
-
-def _rounded(value: float | None) -> float | None:
-    return None if value is None else round(value, 4)
-
-
-def _definition(side: Side) -> tuple[str, str] | None:
-    """Return the one definition of accept rate a run follows, None when it prints no rate, ``mixed`` for several."""
-    found = {
-        (verdict.definition, verdict.rule) for server in side.accept.rates for verdict in side.accept.verdicts(server)
-    }
-    if len(found) > 1:
-        return ("mixed", "several definitions")
-    return found.pop() if found else None
-
-
-def _z(totals: tuple[Stats, Stats]) -> float:
-    """Return how many standard errors the mean accept lens of two sides lie apart, line by line."""
-    parts = []
-    for total in totals:
-        mean = sum(value * number for value, number in total.histogram.items()) / total.lines
-        square = sum(number * (value - mean) ** 2 for value, number in total.histogram.items())
-        parts.append((mean, square / (total.lines - 1) / total.lines if total.lines > 1 else math.inf))
-    apart = abs(parts[0][0] - parts[1][0])
-    error = math.sqrt(parts[0][1] + parts[1][1])
-    return apart / error if error else math.inf if apart else 0.0
-
-
-def _spread(sides: Iterable[Side]) -> str:
-    """Say whether all processes of a side accept alike."""
-    words = []
-    for name, side in zip(SIDES, sides, strict=True):
-        means = [series.stats.mean for series in side.accept.series.values() if series.stats.mean is not None]
-        if len(means) > 1:
-            words.append(
-                f"{name}: {min(means):.4g} to {max(means):.4g} over {count(len(means), 'process', 'processes')}"
-            )
-    return f"; {'; '.join(words)}" if words else ""
 
 
 class _Callable(ModuleType):

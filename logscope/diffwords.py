@@ -45,6 +45,7 @@ GROUNDS: dict[Ground, str] = {
 }
 # Head values whose ratios spread less than this are one vector, scaled: two roundings of bf16 and a little.
 _PROPORTIONAL = 0.03
+_NOT_INPUT = "not another input but another state"
 # rms over the captured layers: alike, and growing, as the residual stream of a decoder does.
 _LEVEL = 1.1
 _GROWING = 1.5
@@ -72,6 +73,8 @@ def signed(relative: float | None) -> str | None:
     """Return a relative difference as ``+6.3 %``, None for none."""
     if relative is None:
         return None
+    if not relative:
+        return "0 %"
     percent = 100 * relative
     return f"{percent:+.1f} %" if abs(percent) >= 1 else f"{percent:+.2g} %"
 
@@ -210,7 +213,7 @@ class Words:
         elif agreeing == equal:
             passes = f"identical for {count(agreeing, 'pass')}"
         else:
-            passes = f"{count(agreeing, 'pass')} before it agree ({equal} identical)"
+            passes = f"{count(agreeing, 'pass')} before it agree{'s' * (agreeing == 1)}, {equal} of them identical"
         layers = [slot.layer for slot in difference.agreeing if slot.event == CAPTURE]
         names = [layer_list(layers)] if layers else []
         names += [state_name(difference.role, slot) for slot in difference.agreeing if slot.event != CAPTURE]
@@ -261,15 +264,20 @@ class Words:
             for pair in lane.pairs
             if pair.ground == ground
         ]
+        factors = "; every state is the other run's times a factor" if _proportional(pairs) else ""
         for name, mine, theirs in ((SIDES[1], 0, 1), (SIDES[0], 1, 0)):
             sound, ill = [pair[mine] for pair in pairs], [pair[theirs] for pair in pairs]
-            words = _normalised(sound, ill) or _without_residual(sound, ill)
-            if words:
-                return f"not another input but another state; in the {name} {words}"
-        return (
-            "not another input but another state, or other weights: the values fit neither a missing residual nor a "
-            "normalisation"
-        )
+            if all(_levels(states) < _LEVEL for states in ill) and all(_levels(states) > _GROWING for states in sound):
+                return (
+                    f"{_NOT_INPUT}; in the {name} all layers have one rms{factors}: normalised before it was captured"
+                )
+            if not factors and _smaller(sound, ill):
+                return (
+                    f"{_NOT_INPUT}; in the {name} every state is smaller and points elsewhere: as without the residual"
+                )
+        if factors:
+            return f"{_NOT_INPUT}{factors}: one of the runs scales what it captures"
+        return f"{_NOT_INPUT}, or other weights: neither a missing residual nor a normalisation fits the values"
 
     def _states(self, side: int, index: int) -> dict[Slot, State]:
         """Return the states of a pass that are finite."""
@@ -288,32 +296,20 @@ def _causes(one: Difference, other: Difference) -> bool:
     return one.what in values and other.what in values and one.order[0] == other.order[0] and one.order < other.order
 
 
-def _normalised(sound: Sequence[dict[Slot, State]], ill: Sequence[dict[Slot, State]]) -> str | None:
-    """Say that one side's states are the other's divided by their length, or all of one length; None when not."""
-    ratios = [
-        _ratio(mine[slot].head, theirs[slot].head)
-        for mine, theirs in zip(sound, ill, strict=True)
-        for slot in mine.keys() & theirs.keys()
-    ]
-    if ratios and all(ratio is not None for ratio in ratios):
-        return "every state is the other run's times a factor: normalised (or scaled) before it was captured"
-    levels = [_levels(states) for states in ill]
-    others = [_levels(states) for states in sound]
-    if levels and all(level < _LEVEL for level in levels) and all(other > _GROWING for other in others):
-        return "all layers have the same rms, in the other run it grows with the layer: normalised before capture"
-    return None
+def _proportional(pairs: Sequence[tuple[dict[Slot, State], dict[Slot, State]]]) -> bool:
+    """Return whether every state of one run is the other's times a factor."""
+    ratios = [_ratio(one[slot].head, other[slot].head) for one, other in pairs for slot in one.keys() & other.keys()]
+    return bool(ratios) and None not in ratios
 
 
-def _without_residual(sound: Sequence[dict[Slot, State]], ill: Sequence[dict[Slot, State]]) -> str | None:
-    """Say that one side's states are smaller everywhere and point elsewhere: the residual is not in them."""
+def _smaller(sound: Sequence[dict[Slot, State]], ill: Sequence[dict[Slot, State]]) -> bool:
+    """Return whether every state of one run is smaller than the other's."""
     shared = [
         (mine[slot].norm, theirs[slot].norm)
         for mine, theirs in zip(sound, ill, strict=True)
         for slot in mine.keys() & theirs.keys()
     ]
-    if shared and all(theirs < 0.95 * mine for mine, theirs in shared):
-        return "every state is smaller and not proportional to the other run's: as without the residual"
-    return None
+    return bool(shared) and all(theirs < 0.95 * mine for mine, theirs in shared)
 
 
 def _ratio(one: Iterable[float], other: Iterable[float]) -> float | None:

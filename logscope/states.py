@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from logscope.model import ForwardPass, Payload
 
 CAPTURE = "capture"
+_NORMLESS, _DAMAGED = 1, 2
+_USABLE = ("whole", "partial")
 # A phase of fewer passes than this does not show what is usual in it.
 _FEW = 3
 T = TypeVar("T", bound="Hashable")
@@ -103,24 +105,12 @@ class Variant(NamedTuple):
     norm: float | None
 
 
-class _Usual:
-    """Counts in how many passes each slot occurs, apart for complete ones."""
+class Pattern(NamedTuple):
+    """What passes of one form have in common, as numbers: kind, slots, details."""
 
-    def __init__(self) -> None:
-        self.passes = 0
-        self._complete = 0
-        self._found: tuple[Counter[int], Counter[int]] = (Counter(), Counter())
-
-    def add(self, slots: set[int], *, complete: bool) -> None:
-        """Take a pass."""
-        self.passes += 1
-        self._complete += complete
-        self._found[complete].update(slots)
-
-    def slots(self) -> set[int]:
-        """Return what more than half of them have: of the complete ones, where there are any."""
-        passes = self._complete or self.passes
-        return {slot for slot, number in self._found[bool(self._complete)].items() if 2 * number > passes}
+    kind: int
+    slots: bytes
+    details: bytes
 
 
 class PassStore:
@@ -145,84 +135,11 @@ class PassStore:
         self._head_start = array("Q", [0])
         self._head_slack = array("I")
         self._copies = array("I")
-        self._damaged: set[int] = set()
-        self._normless: set[int] = set()
+        self._flags = array("B")
+        self._patterns: Counter[Pattern] = Counter()
         self.variants: dict[int, list[Variant]] = {}
         self.derived = False
         self.rounded = False
-
-    def usual(self) -> dict[tuple[str, str], set[Slot]]:
-        """Return by role and phase the slots that more than half of the passes have.
-
-        Complete passes only, where there are any. A phase of fewer than three passes says little: its role decides.
-        """
-        phases: dict[tuple[str, str], _Usual] = {}
-        roles: dict[str, _Usual] = {}
-        for index in range(len(self)):
-            kind = self.kind(index)
-            if kind.during != "graph_capture":
-                slots = {self._slot[record] for record in self.records(index)}
-                phases.setdefault(kind[:2], _Usual()).add(slots, complete=kind.complete)
-                roles.setdefault(kind.role, _Usual()).add(slots, complete=kind.complete)
-        values = self.tables.slots.values
-        return {
-            (role, phase): {values[slot] for slot in (found if found.passes >= _FEW else roles[role]).slots()}
-            for (role, phase), found in phases.items()
-        }
-
-    def joined(self) -> dict[tuple[str, str], int]:
-        """Return by role and phase how many states are usually joined, as far as the joins say it."""
-        found: dict[tuple[str, str], Counter[int]] = {}
-        join = self.tables.slots.of(JOIN)
-        for index in range(len(self)):
-            record = self.find(index, join)
-            number = self.detail(record).num_aux if record >= 0 else None
-            if number is not None:
-                found.setdefault(self.kind(index)[:2], Counter())[number] += 1
-        return {key: counts.most_common(1)[0][0] for key, counts in found.items()}
-
-    def reunite(self) -> None:
-        """Put passes together again that a repeated line has cut in two.
-
-        A record that the pass already has looks like the first of the next pass. Where two neighbours of one role have
-        no other record in common, the second begins with the very record the first ends with, and one of them lacks
-        what its like have, they are one pass, and the record is its second of that slot.
-        """
-        roles: dict[str, _Usual] = {}
-        for index in range(len(self)):
-            slots = {self._slot[record] for record in self.records(index)}
-            roles.setdefault(self.kind(index).role, _Usual()).add(slots, complete=False)
-        usual = {role: found.slots() for role, found in roles.items()}
-        joined: list[int] = []
-        for index in range(1, len(self)):
-            before, here = self.kind(index - 1), self.kind(index)
-            if before.role != here.role or (before.file, before.segment, before.group) != here[4:7]:
-                continue
-            mine, theirs = self.records(index - 1), self.records(index)
-            if not mine or not theirs or not self._repeats(mine[-1], theirs[0]) or (joined and joined[-1] == index - 1):
-                continue
-            sets = [{self._slot[record] for record in records} for records in (mine, theirs)]
-            if len(sets[0] & sets[1]) == 1 and any(usual[here.role] - found for found in sets):
-                joined.append(index)
-        for index in reversed(joined):
-            repeated = self._start[index]
-            slot = self.slot_of(repeated)
-            self._slot[repeated] = self.tables.slots.of(slot._replace(nth=slot.nth + 1))
-            longer = index if len(self.records(index)) > len(self.records(index - 1)) else index - 1
-            for column in (self._kind, self._number, self._rows):
-                column[index - 1] = column[longer]
-                del column[index]
-            del self._start[index]
-
-    def _repeats(self, one: int, other: int) -> bool:
-        """Return whether two records say the same."""
-        return (
-            self._slot[one] == self._slot[other]
-            and self._shape[one] == self._shape[other]
-            and self._detail[one] == self._detail[other]
-            and self._norm[one : one + 1].tobytes() == self._norm[other : other + 1].tobytes()
-            and self.head(one) == self.head(other)
-        )
 
     def __len__(self) -> int:
         """Return the number of passes."""
@@ -230,43 +147,164 @@ class PassStore:
 
     def add(self, item: ForwardPass) -> None:
         """Take one pass; nothing of it is held afterwards."""
-        tables = self.tables
-        group = tuple(item.group)
-        kind = Kind(
-            item.role, item.phase, item.during, item.complete, item.file, item.segment, group, item.expected_copies
-        )
-        self._kind.append(tables.kinds.of(kind))
-        self._number.append(item.number)
-        rows = item.rows
-        self._rows.append(-1 if rows is None else rows)
-        seen: dict[tuple[str, int | None], int] = {}
+        tables, flags = self.tables, self._flags
+        first = len(flags)
+        seen: set[Slot] = set()
         for record in item.records:
             payload = record.payload
             if payload.kind != "event":
                 continue
-            at = len(self._slot)
-            name = (CAPTURE if payload.event in CAPTURE_EVENTS else payload.event, payload.layer)
-            nth = seen.get(name, 0)
-            seen[name] = nth + 1
-            self._slot.append(tables.slots.of(Slot(*name, nth)))
-            self._line.append(record.line)
+            event = CAPTURE if payload.event in CAPTURE_EVENTS else payload.event
+            slot = Slot(event, payload.layer)
+            while slot in seen:
+                slot = slot._replace(nth=slot.nth + 1)
+            seen.add(slot)
+            self._slot.append(tables.slots.of(slot))
+            self._line.append(record.first[0])
             self._shape.append(tables.shapes.of(payload.shape))
             self._detail.append(tables.details.of(detail(payload)))
-            if payload.norm is None:
-                self._normless.add(at)
-            self._norm.append(math.nan if payload.norm is None else payload.norm)
+            norm = payload.norm
+            self._norm.append(math.nan if norm is None else norm)
             self._slack.append(payload.norm_resolution)
-            self._head.extend(payload.head or ())
+            if payload.head:
+                self._head.extend(payload.head)
             self._head_start.append(len(self._head))
             self._head_slack.append(tables.heads.of(payload.head_resolution))
             self._copies.append(record.copies)
-            self.derived = self.derived or payload.norm_derived
-            self.rounded = self.rounded or payload.head_resolution is not None
-            if not payload.usable:
-                self._damaged.add(at)
+            if payload.norm_derived:
+                self.derived = True
+            if payload.head_resolution is not None:
+                self.rounded = True
             if record.variants:
-                self.variants[at] = [Variant(line, other.norm) for line, _, _, other in record.variants]
-        self._start.append(len(self._slot))
+                self.variants[len(flags)] = [Variant(line, other.norm) for line, _, _, other in record.variants]
+            flags.append((norm is None) * _NORMLESS | (payload.intact not in _USABLE) * _DAMAGED)
+        kind = Kind(
+            item.role,
+            item.phase,
+            item.during,
+            item.complete,
+            item.file,
+            item.segment,
+            tuple(item.group),
+            item.expected_copies,
+        )
+        rows = item.rows
+        self._kind.append(tables.kinds.of(kind))
+        self._number.append(item.number)
+        self._rows.append(-1 if rows is None else rows)
+        self._start.append(len(flags))
+        self._patterns[self._pattern(len(self._kind) - 1, first, len(flags))] += 1
+
+    def _pattern(self, index: int, first: int, last: int) -> Pattern:
+        """Return the form of a pass."""
+        return Pattern(self._kind[index], self._slot[first:last].tobytes(), self._detail[first:last].tobytes())
+
+    # what is usual
+
+    def usual(self) -> dict[tuple[str, str], set[Slot]]:
+        """Return by role and phase the slots that more than half of the passes have.
+
+        Complete passes only, where there are any. A phase of fewer than three passes says little: its role decides.
+        """
+        groups: dict[tuple[str, str], list[tuple[Pattern, int]]] = {}
+        roles: dict[str, list[tuple[Pattern, int]]] = {}
+        for pattern, number in self._patterns.items():
+            kind = self.tables.kinds.values[pattern.kind]
+            if kind.during != "graph_capture":
+                groups.setdefault(kind[:2], []).append((pattern, number))
+                roles.setdefault(kind.role, []).append((pattern, number))
+        return {
+            key: self._most(found if sum(number for _, number in found) >= _FEW else roles[key[0]])
+            for key, found in groups.items()
+        }
+
+    def _most(self, patterns: list[tuple[Pattern, int]], *, complete: bool = True) -> set[Slot]:
+        """Return the slots that more than half of the passes of these forms have."""
+        kinds = self.tables.kinds.values
+        whole = [(pattern, number) for pattern, number in patterns if kinds[pattern.kind].complete]
+        chosen = whole if whole and complete else patterns
+        found: Counter[int] = Counter()
+        for pattern, number in chosen:
+            for slot in set(array("I", pattern.slots)):
+                found[slot] += number
+        total = sum(number for _, number in chosen)
+        return {self.tables.slots.values[slot] for slot, number in found.items() if 2 * number > total}
+
+    def joined(self) -> dict[tuple[str, str], int]:
+        """Return by role and phase how many states are usually joined, as far as the joins say it."""
+        found: dict[tuple[str, str], Counter[int]] = {}
+        join = self.tables.slots.of(JOIN)
+        for pattern, number in self._patterns.items():
+            for slot, code in zip(array("I", pattern.slots), array("I", pattern.details), strict=True):
+                joined = self.tables.details.values[code].num_aux
+                if slot == join and joined is not None:
+                    key = self.tables.kinds.values[pattern.kind][:2]
+                    found.setdefault(key, Counter())[joined] += number
+        return {key: counts.most_common(1)[0][0] for key, counts in found.items()}
+
+    # one pass that a repeated line has cut in two
+
+    def reunite(self) -> None:
+        """Put passes together again that a repeated line has cut in two; to be called once, after the last pass.
+
+        A record that the pass already has looks like the first of the next pass. Where two neighbours of one role have
+        no other record in common, the second begins with the very record the first ends with, and one of them lacks
+        what its like have, they are one pass, and the record is its second of that slot.
+        """
+        usual = {
+            role: self._most(
+                [item for item in self._patterns.items() if self.tables.kinds.values[item[0].kind].role == role],
+                complete=False,
+            )
+            for role in ("target", "draft")
+        }
+        cuts: list[int] = []
+        for index in range(1, len(self)):
+            if self._cut_here(index, usual) and (not cuts or cuts[-1] != index - 1):
+                cuts.append(index)
+        if cuts:
+            self._join(cuts)
+
+    def _cut_here(self, index: int, usual: dict[str, set[Slot]]) -> bool:
+        """Return whether a pass is the rest of the one before it."""
+        first, middle, last = self._start[index - 1], self._start[index], self._start[index + 1]
+        if first == middle or middle == last or self._slot[middle - 1] != self._slot[middle]:
+            return False
+        before, here = self.kind(index - 1), self.kind(index)
+        if before.role != here.role or before[4:7] != here[4:7] or self._form(middle - 1) != self._form(middle):
+            return False
+        sets = [{self.slot_of(record) for record in range(*ends)} for ends in ((first, middle), (middle, last))]
+        return len(sets[0] & sets[1]) == 1 and any(usual[here.role] - found for found in sets)
+
+    def _form(self, record: int) -> tuple[Any, ...]:
+        """Return everything a record says, for equality."""
+        return (
+            self._shape[record],
+            self._detail[record],
+            self._norm[record : record + 1].tobytes(),
+            self.head(record).tobytes(),
+        )
+
+    def _join(self, cuts: list[int]) -> None:
+        """Join each of these passes to the one before it; what belongs to the pass is taken from the longer part."""
+        gone = set(cuts)
+        columns = (self._kind, self._number, self._rows)
+        for index in cuts:
+            first, middle, last = self._start[index - 1], self._start[index], self._start[index + 1]
+            for part, ends in ((index - 1, (first, middle)), (index, (middle, last))):
+                self._patterns[self._pattern(part, *ends)] -= 1
+            slot = self.slot_of(middle)
+            self._slot[middle] = self.tables.slots.of(slot._replace(nth=slot.nth + 1))
+            for column in columns:
+                column[index - 1] = column[index if last - middle > middle - first else index - 1]
+            self._patterns[self._pattern(index - 1, first, last)] += 1
+        kept = [index for index in range(len(self)) if index not in gone]
+        self._start = array("Q", [*(self._start[index] for index in kept), self._start[-1]])
+        self._kind = array("I", (self._kind[index] for index in kept))
+        self._number = array("Q", (self._number[index] for index in kept))
+        self._rows = array("q", (self._rows[index] for index in kept))
+
+    # one pass
 
     def kind(self, index: int) -> Kind:
         """Return what the pass has in common with others."""
@@ -284,6 +322,28 @@ class PassStore:
     def records(self, index: int) -> range:
         """Return the records of the pass."""
         return range(self._start[index], self._start[index + 1])
+
+    def kind_code(self, index: int) -> int:
+        """Return the number of the pass's kind."""
+        return self._kind[index]
+
+    def form(self, index: int) -> bytes:
+        """Return which slots the pass has and which of them hold a norm, for equality."""
+        first, last = self._start[index], self._start[index + 1]
+        return self._slot[first:last].tobytes() + self._flags[first:last].tobytes()
+
+    def printed(self, index: int) -> bytes | None:
+        """Return all that the pass prints, for equality; None when a part is damaged or a writer deviates."""
+        first, last = self._start[index], self._start[index + 1]
+        flags = self._flags[first:last].tobytes()
+        if max(flags, default=0) >= _DAMAGED or (
+            self.variants and any(at in self.variants for at in range(first, last))
+        ):
+            return None
+        columns = (self._slot, self._shape, self._detail, self._norm, self._slack, self._head_slack, self._copies)
+        parts = [column[first:last].tobytes() for column in columns]
+        head = self._head[self._head_start[first] : self._head_start[last]]
+        return b"".join((flags, *parts, head.tobytes()))
 
     def find(self, index: int, slot: int) -> int:
         """Return the record of the pass in a slot, -1 when it has none."""
@@ -319,7 +379,7 @@ class PassStore:
 
     def norm(self, record: int) -> float | None:
         """Return the printed norm."""
-        return None if record in self._normless else self._norm[record]
+        return None if self._flags[record] & _NORMLESS else self._norm[record]
 
     def slack(self, record: int) -> float:
         """Return half the last printed digit of the norm."""
@@ -339,11 +399,11 @@ class PassStore:
 
     def usable(self, record: int) -> bool:
         """Return whether its values may be compared."""
-        return record not in self._damaged
+        return not self._flags[record] & _DAMAGED
 
     def state(self, record: int) -> State | None:
         """Return the record as a state, None without a norm or when damaged."""
-        if record < 0 or record in self._damaged or record in self._normless:
+        if record < 0 or self._flags[record]:
             return None
         head = tuple(self.head(record))
         slack = self.head_slack(record)
@@ -359,7 +419,7 @@ class PassStore:
 
     def key(self, record: int) -> bytes | None:
         """Return shape, norm and head as printed, for equality; None without a norm or when damaged."""
-        if record < 0 or record in self._damaged or record in self._normless:
+        if record < 0 or self._flags[record]:
             return None
         return b"%d|%s%s" % (
             self._shape[record],
