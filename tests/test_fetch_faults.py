@@ -489,10 +489,11 @@ def test_a_full_disk(farm, node_dir, tmp_path):
     dest = tmp_path / "small"
     dest.mkdir()
     script = (
-        'mount -t tmpfs -o size=3m none "$1" || exit 77\n'
+        'mount -t tmpfs -o size=20m none "$1" || exit 77\n'
+        'head -c 17825792 /dev/zero >"$1/something else"\n'
         '"$2" -c "$3" "$4" "$5" "$1" 0; echo "first $?"; ls "$1"\n'
         '"$2" -c "$3" "$4" "$5" "$1" 0 anchors=EAGLE; echo "filtered $?"; ls "$1"\n'
-        'mount -o remount,size=40m "$1"\n'
+        'rm "$1/something else"\n'
         '"$2" -c "$3" "$4" "$5" "$1" 0; echo "second $?"\n'
         'cmp "$1/server.log" "$6" && echo identical\n'
     )
