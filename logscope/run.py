@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from logscope.blocks import Block
     from logscope.event import Event
     from logscope.grammar import Grammar
+    from logscope.plot import Plot
     from logscope.reader import Source
     from logscope.select import Select
 
@@ -381,6 +382,13 @@ class Run:
 
             self._frames[name] = getattr(frames, name)(self)
         return self._frames[name]
+
+    @property
+    def plot(self) -> Plot:
+        """The run's charts, each an Altair chart: norms(), captures(), rows(), accept(), ranks()."""
+        from logscope.plot import Plot  # noqa: PLC0415 - charts are an extra
+
+        return Plot(self)
 
     def sql(self, query: str) -> pl.DataFrame:
         """Run a query over the tables ``events``, ``passes`` and ``unparsed``.

@@ -27,7 +27,7 @@ ROWS: list[tuple[str, list[str]]] = [
     ("run", ["remote", "run", "live", "frames", "saved"]),
     ("check", ["contract", "rules", "check"]),
     ("diff", ["align", "compare", "diffwords", "diff"]),
-    ("render", ["redact", "snippets", "explain", "settings", "render"]),
+    ("render", ["redact", "snippets", "explain", "settings", "render", "plot"]),
     ("cli", ["cli", "__main__"]),
 ]
 LEVEL = {module: level for level, (_, modules) in enumerate(ROWS) for module in modules}
@@ -42,6 +42,7 @@ DELEGATED = {
     ("run", "frames"),
     ("run", "saved"),
     ("run", "live"),
+    ("run", "plot"),
     ("run", "render"),
 }
 

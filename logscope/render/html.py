@@ -14,9 +14,9 @@ from logscope.render import layout
 from logscope.render.text import accounting_words, body_tables, cell, place, visible
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
-    from logscope.model import Finding
+    from logscope.model import Finding, Place
     from logscope.report import Report, Table
 
 # Colours pass WCAG AA on their grounds, and severity is always said in words beside its colour.
@@ -44,8 +44,16 @@ color:var(--ink);background:transparent}
 .logscope td{max-width:32em;overflow-wrap:anywhere}
 .logscope tbody tr:nth-child(even) td{background:var(--stripe)}
 .logscope .n{text-align:right;white-space:nowrap;overflow-wrap:normal}
+.logscope .chart>div{width:100%;min-height:120px}
+.logscope a{color:var(--note)}
+.logscope pre{overflow-x:auto;font:13px/1.45 ui-monospace,monospace;background:var(--stripe);padding:.6em;margin:.3em 0}
+.logscope mark{background:var(--line);color:var(--ink)}
 .logscope code{font-family:ui-monospace,monospace;overflow-wrap:anywhere}
 """
+_HINT = (
+    "Drag to move, scroll to zoom, double-click to reset; click a legend entry to see only it, shift-click for more; "
+    "hover for file and line. Large runs are drawn reduced, extremes kept."
+)
 PAGE_STYLE = """
 body{margin:0}
 main.logscope{max-width:78rem;margin:0 auto;padding:1rem;min-height:100vh;box-sizing:border-box}
@@ -59,14 +67,40 @@ def escape(text: str) -> str:
     return html.escape(visible(text), quote=True)
 
 
-def page(reports: Sequence[Report], title: str | None = None) -> str:
-    """Return one page that holds the reports one after the other, the first one's headline at the top."""
+def page(
+    reports: Sequence[Report],
+    title: str | None = None,
+    *,
+    charts: tuple[str, str, Sequence[str]] = ("", "", ()),
+    contexts: Mapping[Place, Sequence[tuple[int, str, bool]]] | None = None,
+) -> str:
+    """Return one page that holds the reports one after the other, the first one's headline at the top.
+
+    charts
+        places of charts, the scripts that draw them, and what the page's policy must allow for them (see charts.py);
+        they stand behind the first report.
+    contexts
+        the lines around the places of findings (number, text, whether it is the place itself), shown at the end of
+        the page and linked from the findings.
+
+    """
     name = escape(title or f"logscope {reports[0].kind}")
-    body = "\n".join(_section(report, level=1 if index == 0 else 2) for index, report in enumerate(reports))
+    figures, scripts, allowed = charts
+    names = {where: f"line-{number}" for number, where in enumerate(contexts or {}, 1)}
+    sections = [_section(report, 1 if index == 0 else 2, names) for index, report in enumerate(reports)]
+    if figures:
+        sections.insert(1, f"<section>\n<h2>charts</h2>\n<p>{_HINT}</p>\n{figures}\n</section>")
+    if contexts:
+        sections.append(_contexts(contexts, names))
+    policy = "default-src 'none'; style-src 'unsafe-inline'"
+    if scripts:
+        policy += f"; script-src {' '.join(allowed)}; img-src data:"
+        sections.append(scripts)
+    body = "\n".join(sections)
     return (
         '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">\n"
+        f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n'
         '<meta name="referrer" content="no-referrer">\n'
         f"<title>{name}</title>\n<style>{STYLE}{PAGE_STYLE}</style>\n</head>\n"
         f'<body>\n<main class="logscope">\n{body}\n</main>\n</body>\n</html>\n'
@@ -75,16 +109,16 @@ def page(reports: Sequence[Report], title: str | None = None) -> str:
 
 def fragment(report: Report) -> str:
     """Return the report as a piece of a notebook's page, with the style it needs."""
-    return f'<style>{STYLE}</style>\n<div class="logscope">\n{_section(report, level=3)}\n</div>'
+    return f'<style>{STYLE}</style>\n<div class="logscope">\n{_section(report, 3)}\n</div>'
 
 
-def _section(report: Report, level: int) -> str:
-    """Return one report."""
+def _section(report: Report, level: int, names: Mapping[Place, str] | None = None) -> str:
+    """Return one report; findings link to the lines ``names`` has a place for."""
     out = [
         "<section>",
         f"<h{level}>{escape(report.kind)}</h{level}>",
         f'<p class="headline {report.verdict}">{escape(report.headline)}</p>',
-        *(_finding(finding) for finding in report.findings),
+        *(_finding(finding, names or {}) for finding in report.findings),
     ]
     if report.notes:
         out += ["<ul>", *(f"<li>{escape(note)}</li>" for note in report.notes), "</ul>"]
@@ -100,9 +134,25 @@ def _section(report: Report, level: int) -> str:
     return "\n".join(out)
 
 
-def _finding(finding: Finding) -> str:
+def _contexts(contexts: Mapping[Place, Sequence[tuple[int, str, bool]]], names: Mapping[Place, str]) -> str:
+    """Return the lines around every place a finding names."""
+    out = ["<section>", "<h2>lines of the log</h2>"]
+    for where, lines in contexts.items():
+        out.append(f'<figure id="{names[where]}"><figcaption><b>{escape(place(where))}</b></figcaption><pre>')
+        for number, text, wanted in lines:
+            line = f"{number:>8}  {escape(text)}"
+            out.append(f"<mark>{line}</mark>" if wanted else line)
+        out.append("</pre></figure>")
+    return "\n".join([*out, "</section>"])
+
+
+def _finding(finding: Finding, names: Mapping[Place, str]) -> str:
     """Return one finding."""
-    where = f" <code>{escape(place(finding.where))}</code>" if finding.where is not None else ""
+    where = ""
+    if finding.where is not None:
+        where = f" <code>{escape(place(finding.where))}</code>"
+        if finding.where in names:
+            where = f' <a href="#{names[finding.where]}">{where.strip()}</a>'
     slots = "".join(
         f"<dt>{slot}</dt><dd>{escape(text)}</dd>"
         for slot in ("expected", "actual", "evidence", "help")
