@@ -99,6 +99,10 @@ class Grammar:
         ``size mismatch for``, since fewer places of a log have to be looked at twice.
     undigited_finder
         the same over bytes without their digits, keys without theirs: what it does not find holds no anchor.
+    digited_finder
+        the same for the keys that have digits: where it finds something, other digits can make an anchor.
+    steady
+        the anchors none of whose patterns names a digit: texts that differ in digits only are read alike.
     hot
         the anchor most records of a large log have; the scanner has a fast way for it.
     """
@@ -110,6 +114,8 @@ class Grammar:
     text_finder: re.Pattern[str]
     byte_finder: re.Pattern[bytes]
     undigited_finder: re.Pattern[bytes]
+    digited_finder: re.Pattern[bytes]
+    steady: frozenset[str]
     hot: str | None
 
     @property
@@ -223,8 +229,16 @@ def join(files: Sequence[GrammarFile]) -> Grammar:
         text_finder=re.compile(union),
         byte_finder=re.compile(union.encode("latin-1")),
         undigited_finder=_undigited(keys),
+        digited_finder=_undigited(key for key in keys if re.search(r"[0-9]", key)),
+        steady=frozenset(anchor for anchor, dialects in table.items() if all(map(_is_steady, dialects))),
         hot=hot,
     )
+
+
+def _is_steady(dialect: Dialect) -> bool:
+    """Tell whether no pattern of a dialect names a digit; counts (``{3}``) and classes (``0-9``) name none."""
+    patterns = (found.pattern for found in (dialect.pattern, dialect.label, dialect.lead) if found is not None)
+    return not any(re.search(r"[0-9]", re.sub(r"\{\d+(?:,\d*)?\}|0-9", "", pattern)) for pattern in patterns)
 
 
 def _undigited(keys: Iterable[str]) -> re.Pattern[bytes]:

@@ -17,10 +17,11 @@ import re
 from collections import deque
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from logscope.model import NO_PREFIX, Accounting, Occurrence, Payload, Prefix
 from logscope.prefix import peel, peel_back, strip_colours
+from logscope.templates import DIGITS, Template, learn
 from logscope.values import as_text, exact_in_half_precision
 
 if TYPE_CHECKING:
@@ -49,12 +50,29 @@ _SURROGATE = re.compile("[\udc80-\udcff]")
 
 
 _NEWLINE = 10
-_NUMERALS = b"0123456789"
+# The same text with every digit a nought: what was refused in this form is refused again.
+_NOUGHTS = bytes.maketrans(DIGITS, b"0" * 10)
+# A kind of line gets a template when it has been read so often, and none when there are that many kinds.
+_SIGHTINGS = 6
+_KINDS = 512
+_COLUMNS = tuple(name for name in Payload.__slots__ if name not in ("fields", "length"))
+_BEFORE_FIELDS = _COLUMNS.index("intact")
+# What a line says that is one record: its payload when it begins the line, else where it begins, its prefix, itself.
+_Said: TypeAlias = Payload | tuple[int, Prefix, Payload]
 # What a line says that holds no anchor.
 _BORING = Payload("mark", "")
 
 
-def _index_of_none(known: list[Payload | None], start: int, total: int) -> int:
+def _is_utf8(data: bytes) -> bool:
+    if not data.isascii():
+        try:
+            data.decode("utf-8")
+        except UnicodeDecodeError:
+            return False
+    return True
+
+
+def _index_of_none(known: list[_Said | None], start: int, total: int) -> int:
     try:
         return known.index(None, start)
     except ValueError:
@@ -75,6 +93,18 @@ class _Entry:
     waited: int = 0
     marked: bool = False
     fields: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class _Known:
+    """A kind of line that is one record behind a prefix: its anchor, and the template of the record's text.
+
+    ``columns`` are those of its payload up to the fields, which are the same for every line of the kind.
+    """
+
+    anchor: bytes
+    template: Template
+    columns: tuple[Any, ...]
 
 
 class Parser:
@@ -99,8 +129,11 @@ class Parser:
         self._queue: deque[_Entry] = deque()
         self._pending: list[_Entry] = []
         self._hot = (grammar.hot or "\n").encode("latin-1")
-        self._seen: dict[bytes, Payload | None] = {}
+        self._seen: dict[bytes, _Said | None] = {}
         self._boring: set[bytes] = set()
+        self._refused: set[bytes] = set()
+        self._kinds: dict[bytes, int | _Known] = {}
+        self._before_kinds: dict[bytes, int | Template] = {}
         self._heads: dict[bytes, Payload] = {}
         self._prefixes: dict[bytes, Prefix] = {b"": NO_PREFIX}
         self._befores: dict[str, tuple[int, Prefix]] = {}
@@ -155,7 +188,7 @@ class Parser:
             at += 1
         return at
 
-    def _know(self, lines: list[bytes]) -> list[Payload | None]:
+    def _know(self, lines: list[bytes]) -> list[_Said | None]:
         """Return what each line says if it is known: one whole record, or nothing at all (_BORING); else None."""
         seen = self._seen
         if len(seen) >= REMEMBERED:
@@ -167,27 +200,90 @@ class Parser:
                 seen[line] = self._first_look(line)
         return list(map(seen.__getitem__, lines))
 
-    def _first_look(self, line: bytes) -> Payload | None:
-        """Return what a line says that was never seen, if it says it in the plainest way."""
+    def _first_look(self, line: bytes) -> _Said | None:
+        """Return what a line says that was never seen, if it says it in the plainest way.
+
+        A payload alone stands at the beginning of its line, without a prefix.
+        """
         if line.startswith(self._hot):
             return self._quick(line) or self._plain(line)
         # Most lines without a record differ from others of their kind in numbers only.
-        kind = line.translate(None, _NUMERALS)
+        kind = line.translate(None, DIGITS)
         if kind in self._boring:
             return _BORING
+        known = self._kinds.get(kind)
+        if known is not None:
+            return None if isinstance(known, int) else self._by_template(line, known)
+        mark = line.find(self._hot)
+        if mark > 0:
+            return self._behind_prefix(line, mark)
         if self.grammar.undigited_finder.search(kind) is None:
             if len(self._boring) >= REMEMBERED:
                 self._boring.clear()
             self._boring.add(kind)
             return _BORING
-        return None if self.grammar.byte_finder.search(line) is not None else _BORING
+        if self.grammar.byte_finder.search(line) is None or line.translate(_NOUGHTS) in self._refused:
+            return _BORING
+        return None
+
+    def _behind_prefix(self, line: bytes, mark: int) -> tuple[int, Prefix, Payload] | None:
+        """Read a line of which only the prefix or the numbers are new."""
+        text = line[mark:]
+        payload = self._seen.get(text)
+        if not isinstance(payload, Payload):
+            payload = self._quick(text)
+            if payload is None:
+                return None
+            self._seen[text] = payload
+        prefix = self._prefix(line[:mark])
+        return None if prefix is None else (mark, prefix, payload)
+
+    def _by_template(self, line: bytes, known: _Known) -> tuple[int, Prefix, Payload] | None:
+        """Read a line of a known kind by its template; None when it is to be read exactly."""
+        if line.endswith(b"\r"):
+            line = line[:-1]
+        at = line.find(known.anchor)
+        prefix = self._prefix(line[:at])
+        if prefix is None:
+            return None
+        text = line[at:]
+        fields = known.template.read(text)
+        if fields is None:
+            return None
+        return at, prefix, Payload(*known.columns, fields, "whole", None, None, len(text))  # type: ignore[call-arg]
+
+    def _prefix(self, before: bytes) -> Prefix | None:
+        """Return a prefix that was seen, or is of a kind that was."""
+        prefix = self._prefixes.get(before)
+        if prefix is None:
+            template = self._before_kinds.get(before.translate(None, DIGITS))
+            if template is None or isinstance(template, int):
+                return None
+            values = template.read(before)
+            if values is None:
+                return None
+            prefix = Prefix(**values)
+            self._remember_prefix(before, prefix)
+        return prefix
+
+    def _remember_prefix(self, before: bytes, prefix: Prefix) -> None:
+        if len(self._prefixes) >= REMEMBERED:
+            self._prefixes.clear()
+            self._prefixes[b""] = NO_PREFIX
+        self._prefixes[before] = prefix
 
     def _repeat(self, known: list[Any], offsets: list[int], number: int, start: int, stop: int) -> None:
         """Send out a stretch of lines that say what was read before."""
         out = self._out
         count = len(out)
         stretch = zip(range(number + start, number + stop), offsets[start:stop], known[start:stop], strict=True)
-        out += [(line, before + line, NO_PREFIX, said) for line, before, said in stretch if said is not _BORING]
+        out += [
+            (line, before + line, NO_PREFIX, said)
+            if said.__class__ is Payload
+            else (line, before + line + said[0], said[1], said[2])
+            for line, before, said in stretch
+            if said is not _BORING
+        ]
         # Only whole records of one line are known, so each counts as one whole record on a line of its own.
         records = len(out) - count
         self.accounting.whole += records
@@ -196,16 +292,16 @@ class Parser:
             self._counted_line = out[-1][0]
 
     def _single(self, line: bytes, number: int, offset: int) -> None:
-        """Read one line: quickly when only its prefix or its numbers are new."""
-        mark = line.find(self._hot) if self._quick_allowed else -1
-        if mark >= 0:
-            text = line[mark:]
-            payload = self._seen.get(text)
-            if payload is None:
-                payload = self._seen[text] = self._quick(text)
-            prefix = self._prefixes.get(line[:mark]) if payload is not None else None
-            if payload is not None and prefix is not None:
-                self._out.append((number, offset + mark, prefix, payload))
+        """Read one line: quickly when what came before it in the block makes it known."""
+        if self._quick_allowed:
+            # What begins with the anchor and was not read plainly before will not be now, but for its numbers.
+            plain = line.startswith(self._hot)
+            said = self._seen.get(line) or self._quick(line) if plain else self._first_look(line)
+            if said is _BORING:
+                return
+            if said is not None:
+                at, prefix, payload = (0, NO_PREFIX, said) if isinstance(said, Payload) else said
+                self._out.append((number, offset + at, prefix, payload))
                 self.accounting.whole += 1
                 self._part_of(number)
                 return
@@ -230,7 +326,7 @@ class Parser:
         data = block.data
         self.accounting.bytes += len(data)
         self._newlines += block.newlines or data.count(b"\n")
-        if self._undecoded or not data.isascii():
+        if self._undecoded or not _is_utf8(data):
             text = self._decoder.decode(data)
             self._undecoded = bool(self._decoder.getstate()[0])
             wrong = 0 if text.isascii() else len(_SURROGATE.findall(text))
@@ -338,7 +434,11 @@ class Parser:
         text = raw.decode("latin-1")
         text = text.removesuffix("\r")
         if "\r" not in text:
-            self._text(text, line, offset, first=not continues, alone=not continues)
+            quoted = self.accounting.quoted
+            waiting = bool(self._pending)
+            count = self._text(text, line, offset, first=not continues, alone=not continues)
+            if not count and not waiting and not continues and quoted == self.accounting.quoted:
+                self._refuse(raw)
         else:
             first = not continues
             start = 0
@@ -349,11 +449,14 @@ class Parser:
                 start += len(part) + 1
         self._flush()
 
-    def _text(self, text: str, line: int, offset: int, *, first: bool, alone: bool) -> None:
-        """Read one text of a line: the records on it from left to right, and what stands between them."""
+    def _text(self, text: str, line: int, offset: int, *, first: bool, alone: bool) -> int:
+        """Read one text of a line: the records on it from left to right, and what stands between them.
+
+        Returns how many records and marks stand on it.
+        """
         grammar = self.grammar
         position = search = 0
-        records = 0
+        records = marks = 0
         while True:
             found = grammar.find(text, search)
             if found is None:
@@ -378,6 +481,7 @@ class Parser:
             orphan = text[position : position + begin]
             if payload.kind == "mark":
                 self._queue.append(_Entry(line, offset + at, prefix, payload))
+                marks += 1
                 search = max(reading.end, after)
                 continue
             if self._pending and orphan.strip():
@@ -394,11 +498,12 @@ class Parser:
             records += 1
             position = search = max(reading.end, after)
             if alone and records == 1 and not glued and reading.open is None:
-                self._learn(text, at, reading)
+                self._learn(text, at, anchor, reading)
         rest = text[position:]
         if self._pending and (rest.strip() or records == 0):
             end, prefix = peel(rest) if records == 0 else (0, NO_PREFIX)
             self._offer(rest[end:], prefix, line)
+        return records + marks
 
     def _would_be(self, text: str, at: int, anchor: str) -> bool:
         """Tell whether quoted text would have been a record (a bare `Capture ` in a sentence would not)."""
@@ -456,23 +561,83 @@ class Parser:
             self.accounting.quoted += self._would_be(text, at, anchor)
             found = self.grammar.find(text, at + len(anchor), end)
 
-    def _learn(self, text: str, at: int, reading: Reading) -> None:
+    def _learn(self, text: str, at: int, anchor: str, reading: Reading) -> None:
         """Remember a text that is one whole record up to the line's end, and its beginning, for the fast loop."""
         payload = reading.payload
         if payload.kind != "event" or not payload.usable or reading.end != len(text) or not self._quick_allowed:
             return
-        raw = text[at:].encode("latin-1")
-        if self.grammar.hot is None or not text.startswith(self.grammar.hot, at):
-            return
         before = text[:at].encode("latin-1")
         if before not in self._prefixes:
-            if len(self._prefixes) >= REMEMBERED:
-                self._prefixes.clear()
-                self._prefixes[b""] = NO_PREFIX
-            self._prefixes[before] = self._before(text[:at], self.grammar.hot)[1]
-        if payload.intact == "whole":
+            self._remember_prefix(before, self._before(text[:at], anchor)[1])
+            self._learn_prefix(before)
+        if payload.intact != "whole":
+            return
+        if anchor == self.grammar.hot:
+            raw = text[at:].encode("latin-1")
             self._seen[raw] = payload
             self._learn_head(raw, payload)
+        else:
+            self._learn_kind(text, at, anchor, payload)
+
+    def _learn_kind(self, text: str, at: int, anchor: str, payload: Payload) -> None:
+        """Count a line's kind, and make a template of it once it was read a few times."""
+        kind = text.encode("latin-1").translate(None, DIGITS)
+        seen = self._kinds.get(kind, 0)
+        if not isinstance(seen, int) or (not seen and len(self._kinds) >= _KINDS):
+            return
+        self._kinds[kind] = seen + 1
+        finder = self.grammar.undigited_finder
+        if seen + 1 != _SIGHTINGS or anchor not in self.grammar.steady or len(finder.findall(kind)) != 1:
+            return
+        columns = [getattr(payload, name) for name in _COLUMNS]
+
+        def read(probe: str) -> dict[str, Any] | None:
+            found = self.grammar.read(probe, 0, anchor, len(probe)) if probe.startswith(anchor) else None
+            if found is None or found.open is not None or found.end != len(probe):
+                return None
+            said = found.payload
+            if said.length != len(probe) or [getattr(said, name) for name in _COLUMNS] != columns:
+                return None
+            return said.fields
+
+        template = learn(text[at:], read)
+        if template is not None:
+            self._kinds[kind] = _Known(anchor.encode("latin-1"), template, tuple(columns[:_BEFORE_FIELDS]))
+
+    def _learn_prefix(self, before: bytes) -> None:
+        """Count a prefix's kind, and make a template of it once it was read a few times."""
+        kind = before.translate(None, DIGITS)
+        seen = self._before_kinds.get(kind, 0)
+        if kind == before or not isinstance(seen, int) or (not seen and len(self._before_kinds) >= _KINDS):
+            return
+        self._before_kinds[kind] = seen + 1
+        if seen + 1 != _SIGHTINGS:
+            return
+
+        def read(probe: str) -> dict[str, Any] | None:
+            end, prefix = peel(probe)
+            if probe[end:].strip():
+                return None
+            return {name: getattr(prefix, name) for name in Prefix.__slots__}
+
+        template = learn(before.decode("latin-1"), read)
+        if template is not None:
+            self._before_kinds[kind] = template
+
+    def _refuse(self, raw: bytes) -> None:
+        """Remember a line on which an anchor's words stood in other text: its like is no record either."""
+        text = raw.decode("latin-1")
+        if self.grammar.digited_finder.search(raw.translate(None, DIGITS)) is not None:
+            return
+        found = self.grammar.find(text)
+        while found is not None:
+            at, anchor = found
+            if anchor not in self.grammar.steady:
+                return
+            found = self.grammar.find(text, at + len(anchor))
+        if len(self._refused) >= REMEMBERED:
+            self._refused.clear()
+        self._refused.add(raw.translate(_NOUGHTS))
 
     # ------------------------------------------------------------------------------------- records over several lines
 
