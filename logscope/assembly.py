@@ -29,7 +29,7 @@ class Open:
     __slots__ = (
         "back", "blurred", "captures", "closed", "decided", "doubted", "during", "ended", "evidence", "fc", "first_kind", "group", "index",
         "input", "join", "last_kind", "last_layer", "next", "number", "offset", "phase", "printed", "reason", "region",
-        "role", "rows", "segment", "site", "tangled", "slots", "time", "fresh", "complete",
+        "role", "rows", "segment", "site", "told", "slots", "time", "fresh", "complete",
     )  # fmt: skip
 
     def __init__(self, group: Any, role: Role, index: int) -> None:
@@ -47,7 +47,7 @@ class Open:
         self.next: Open | None = None
         self.fresh = False
         self.blurred = False
-        self.tangled = False
+        self.told: tuple[Phase, bool] | None = None
         self.doubted = False
         self.closed = False
         self.decided = False

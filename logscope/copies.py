@@ -205,7 +205,7 @@ class Form:
             complete = not self.layers or made.last_layer == self.layers[-1]
             return complete and (clear or made.ended or not self.ended)
         if event == "aux_concat":
-            return made.fc or not made.wide or not self.fc
+            return clear or made.fc or not made.wide or not self.fc
         return True
 
     @staticmethod
@@ -218,7 +218,8 @@ class Census:
     """Counts who prints: the first debug records of a life, before any of them is interpreted.
 
     The records of one unmarked group (no rank in the prefix) are looked at until it is clear how many writers there
-    are, at most :attr:`LIMIT` of them.
+    are, at most :attr:`LIMIT` of them. Those of a start-up tell less: the dummy passes of graph capture are printed
+    twice by each writer, and the warm-up requests of two schedulers are the same.
     """
 
     LIMIT = 16384
@@ -232,13 +233,14 @@ class Census:
         self.breaks = 0
         self._copies: dict[tuple[Any, ...], int] = {}
         self._vague: Counter[tuple[Any, ...]] = Counter()
+        self._early: Counter[tuple[Any, ...]] = Counter()
         self.most_open = 0
         self._last: tuple[Kind, int | None] | None = None
         self._next = self.FIRST
         self._usual: int | None = None
 
-    def add(self, payload: Payload, *, capturing: bool) -> bool:
-        """Count a record; tell whether enough was seen."""
+    def add(self, payload: Payload, *, counts: bool) -> bool:
+        """Count a record (``counts``: of serving); tell whether enough was seen."""
         self.records += 1
         kind = kind_of(payload)
         self.kinds[kind] += 1
@@ -249,13 +251,15 @@ class Census:
         if self._last is not None and breaks_off(self._last, here):
             self.breaks += 1
         self._last = here
-        if not capturing:
+        key = text_key(payload)
+        if counts:
             self.serving += 1
-            key = text_key(payload)
             if unmistakable(payload):
                 self._copies[key] = self._copies.get(key, 0) + 1
             else:
                 self._vague[key] += 1
+        elif unmistakable(payload):
+            self._early[key] += 1
         if self.serving >= self._next or self.records >= self.LIMIT:
             self._next *= 2
             return self.records >= self.LIMIT or self._clear()
@@ -307,7 +311,7 @@ class Census:
 
     def writers(self, tp_size: int | None) -> tuple[int | None, str]:
         """Return how many writers print every record, None when that cannot be told, and the evidence in words."""
-        counts = self._copies or self._vague
+        counts = self._copies or self._vague or self._early
         if not counts:
             return (None, "no record outside graph capture") if tp_size is None else (tp_size, "tp_size in server_args")
         weight: Counter[int] = Counter()

@@ -20,7 +20,7 @@ from logscope.assembly import Open, begins_pass, continues, role_of
 from logscope.copies import Census, Form, Slot, compatible, kind_of, near, text_key, unmistakable
 from logscope.model import ForwardPass
 from logscope.phases import Habits, decide, no_verify, printed_phase
-from logscope.tangle import Tangle, Track
+from logscope.tangle import Move, Tangle, Track
 
 if TYPE_CHECKING:
     from logscope.model import During, Occurrence, Payload, Role, Segment, ServerEvent
@@ -57,6 +57,22 @@ class Doubt:
         return self.alone
 
 
+class Later:
+    """A record of which it is not told yet where it belongs, and where we were when it was printed."""
+
+    __slots__ = ("during", "made", "occurrence", "region", "settled", "slot", "stray", "time")
+
+    def __init__(self, occurrence: Occurrence, slot: Slot, scene: Scene) -> None:
+        self.occurrence = occurrence
+        self.slot = slot
+        self.during: During = scene.lives.during_serving
+        self.region = scene.lives.region
+        self.time = occurrence[2].time or scene.time
+        self.settled = False
+        self.stray = False
+        self.made: Open | None = None
+
+
 @dataclass
 class Scene:
     """What the groups of one file share: where in which life we are, and the queue of what is to be handed out."""
@@ -64,7 +80,7 @@ class Scene:
     file: str
     keep_copies: bool
     lives: Lives
-    queue: deque[Open | Segment | ServerEvent | Doubt] = field(default_factory=deque)
+    queue: deque[Open | Segment | ServerEvent | Doubt | Later] = field(default_factory=deque)
     time: str | None = None
 
 
@@ -112,6 +128,7 @@ class Group:
         self._serving = False
         self._warm = 0
         self._warm_extends = 0
+        self._later: deque[Later] = deque()
         self._index = 0
         self._emitted = 0
 
@@ -380,16 +397,42 @@ class Group:
             slot.others.append(occurrence)
 
     def _take_tangled(self, occurrence: Occurrence, payload: Payload, role: Role | None) -> Slot | None:
-        tangle = self.tangle
-        assert tangle is not None
-        place = tangle.place(payload, role)
-        if place is None:
-            return None
-        made, track = place
-        slot = self._append(occurrence, payload, role, made, track)
-        if slot is not None and made is not None:
-            tangle.placed(slot, made)
-        return slot
+        """Give a record to the tangle, and place those before it that are told apart now."""
+        scene, tangle = self.scene, self.tangle
+        if tangle is None or scene.lives.region is not None or not payload.usable or role_of(payload, role) is None:
+            # Dummy passes have their phase from the region; what cannot be read tells nothing.
+            current = self._track.current
+            made = current if current is not None and continues(current, payload, role) else None
+            return self._append(occurrence, payload, role, made, self._track)
+        if self._track.current is not None:
+            self._close(self._track.current)
+            self._track.current = None
+        scene.lives.active = scene.lives.past = True
+        later = Later(occurrence, Slot(occurrence), scene)
+        scene.queue.append(later)
+        self._later.append(later)
+        self._place(tangle.see(payload))
+        return later.slot
+
+    def _place(self, moves: list[tuple[Move, bool]]) -> None:
+        assert self.tangle is not None
+        for move, certain in moves:
+            later = self._later.popleft()
+            later.settled = True
+            track = self.tangle.tracks[move.track] if move.track is not None else None
+            payload = later.occurrence[3]
+            if track is None or (not move.begins and (track.current is None or not certain)):
+                later.stray = True
+                continue
+            if move.begins:
+                made = later.made = self._begin(_role_of_move(payload, move), later.occurrence, track, later)
+                made.told = (move.phase, certain)  # type: ignore[assignment]
+            else:
+                assert track.current is not None
+                made = track.current
+            made.add(later.slot, payload)
+            if self.number != 1:
+                self._chain(later.slot, made)
 
     # -- passes ---------------------------------------------------------------------------------------------------
 
@@ -435,7 +478,7 @@ class Group:
         else:
             self._tail = slot
 
-    def _begin(self, role: Role, occurrence: Occurrence, track: Track) -> Open:
+    def _begin(self, role: Role, occurrence: Occurrence, track: Track, later: Later | None = None) -> Open:
         back = track.current
         if back is not None:
             self._close(back)
@@ -446,18 +489,17 @@ class Group:
         made = Open(self, role, self._index)
         self._index += 1
         made.blurred = self._blurred
-        made.tangled = self.tangle is not None
         made.offset = occurrence[1]
         made.segment = lives.segment
-        made.time = occurrence[2].time or scene.time
-        made.region = self._region(role, occurrence[3].rows)
+        made.time = occurrence[2].time or scene.time if later is None else later.time
+        made.region = self._region(role, occurrence[3].rows) if later is None else None
         if back is not None and back.region == made.region:
             made.back, back.next = back, made
         elif made.region is None:
             made.fresh = lives.started and not track.served
         if made.region is None:
             self._served = track.served = lives.active = lives.past = True
-            made.during = lives.during_serving
+            made.during = lives.during_serving if later is None else later.during
         else:
             made.during = "graph_capture"
         track.current = made
@@ -465,7 +507,8 @@ class Group:
             self.tangle.began(made, track)
         self._pending.append(made)
         self._held.append(made)
-        scene.queue.append(made)
+        if later is None:
+            scene.queue.append(made)
         return made
 
     def _region(self, role: Role, rows: int | None) -> str | None:
@@ -569,7 +612,7 @@ class Group:
     def expire(self, made: Open) -> None:
         """Label a pass with what is known now."""
         if not made.closed:
-            for track in self.tangle.tracks if self.tangle is not None else (self._track,):
+            for track in self._tracks():
                 if track.current is made:
                     track.current = None
             self._close(made)
@@ -584,9 +627,14 @@ class Group:
                 first.phase, first.evidence, first.reason = label
                 self._pending.popleft()
 
+    def _tracks(self) -> list[Track]:
+        return [self._track, *(self.tangle.tracks if self.tangle is not None else ())]
+
     def finish(self) -> None:
         """Take it that nothing more comes: label what is left."""
-        for track in self.tangle.tracks if self.tangle is not None else (self._track,):
+        if self.tangle is not None:
+            self._place(self.tangle.end())
+        for track in self._tracks():
             if track.current is not None:
                 self._close(track.current)
                 track.current = None
@@ -675,6 +723,13 @@ class Group:
         last.back = None
         if self._head is not None and self._head.position <= last.position:
             self._head = last.next
+
+
+def _role_of_move(payload: Payload, move: Move) -> Role:
+    """Return the role of a pass that a tangle lets begin with a record."""
+    if payload.event == "aux_concat" and move.phase in ("draft_extend", "decode"):
+        return "draft"
+    return role_of(payload, payload.role) or "target"
 
 
 def _end_of(made: Open) -> Slot | None:

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any
 
 from logscope.assembly import Open
 from logscope.copies import Census, Form
-from logscope.groups import UNCOUNTED, Doubt, Group, Scene, Writer
+from logscope.groups import UNCOUNTED, Doubt, Group, Later, Scene, Writer
 from logscope.model import Segment, ServerEvent
-from logscope.segments import OPENERS, PAST, Lives
+from logscope.segments import OPENERS, PAST, STARTUP, Lives
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -246,7 +246,15 @@ class Labeller:
         out: list[Item] = []
         while queue:
             head = queue[0]
-            if isinstance(head, Open):
+            if isinstance(head, Later):
+                if not head.settled:
+                    break
+                if head.made is not None:
+                    queue[0] = head.made
+                    continue
+                if head.stray:
+                    out.append(self._event(head.occurrence))
+            elif isinstance(head, Open):
                 group: Group = head.group
                 if not group.ready(head):
                     waited = self._seen - group.last_seen > _SILENCE or len(queue) > _SILENCE
@@ -276,6 +284,8 @@ class _Look:
         self.counted: dict[tuple[Any, ...], Census] = {}
         self.marked: dict[tuple[Any, ...], dict[tuple[Any, ...], int]] = {}
         self._capturing = False
+        self._started = False
+        self._ready = False
         self._past = False
         self._args: tuple[Any, ...] | None = None
         self._tp_size: int | None = None
@@ -315,7 +325,11 @@ class _Look:
                 name = (prefix.pid, prefix.tp_rank, prefix.ep_rank, prefix.extra)
                 names[name] = names.get(name, 0) + 1
                 return census.add_marked(payload, names)
-            return census.add(payload, capturing=self._capturing)
+            return census.add(payload, counts=not self._capturing and (self._ready or not self._started))
+        if event in STARTUP:
+            self._started = True
+        elif event == "ready":
+            self._ready = True
         if event in ("graph_capture_begin", "graph_capture_progress"):
             self._capturing = True
         elif event in ("graph_capture_end", "ready", "prefill_stats"):

@@ -147,10 +147,11 @@ class Habits:
 
     def reads(self, made: Open) -> str | None:
         """Return how a draft pass's output was kept: ``FULL`` (all rows) or ``LAST`` (a row a request), or None."""
-        join = made.join
-        if join is None:
-            return None
-        rows, kept = made.rows, join.rows
+        return None if made.join is None else self.reads_rows(made.join, made.rows)
+
+    def reads_rows(self, join: Payload, rows: int | None) -> str | None:
+        """Return the same for an output and the rows that were read."""
+        kept = join.rows
         if rows is not None and kept is not None and kept < rows:
             return "LAST"
         if join.mode in self.last_names:
@@ -180,6 +181,11 @@ def decide(made: Open, habits: Habits, lives: Lives, *, final: bool) -> Label | 
         return Label(made.printed, "printed")
     if made.rows == 0:
         return Label("idle", "rows")
+    if made.told is not None:
+        phase, certain = made.told
+        if certain and phase != "unknown":
+            return Label(phase, "order")
+        return Label("unknown", "none", "it fits more than one scheduler, or more than one step of a round")
     if made.blurred and made.region is None:
         return _blurred(made, habits, lives)
     if made.role == "draft":
