@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from logscope.copies import num_aux
+from logscope.copies import Form, num_aux
 from logscope.model import CAPTURE_EVENTS
 
 if TYPE_CHECKING:
-    from logscope.copies import Form, Slot
+    from logscope.copies import Slot
     from logscope.model import During, Evidence, Payload, Phase, Role
 
 MODEL_EVENTS = frozenset({"forward_end", "forward", "fc_output", "fc"})
@@ -27,8 +27,8 @@ class Open:
     """
 
     __slots__ = (
-        "back", "blurred", "captures", "closed", "decided", "doubted", "during", "ended", "evidence", "fc", "first_kind", "group", "index",
-        "input", "join", "last_kind", "last_layer", "next", "number", "offset", "phase", "printed", "reason", "region",
+        "back", "blurred", "captures", "closed", "decided", "doubted", "during", "ended", "evidence", "fc", "first_rank", "group", "index",
+        "input", "join", "last_rank", "last_layer", "next", "number", "offset", "phase", "printed", "reason", "region",
         "role", "rows", "segment", "site", "told", "slots", "time", "fresh", "complete",
     )  # fmt: skip
 
@@ -64,8 +64,8 @@ class Open:
         self.input: Payload | None = None
         self.fc = False
         self.printed: Phase | None = None
-        self.first_kind: object = None
-        self.last_kind: object = None
+        self.first_rank: int | None = None
+        self.last_rank: int | None = None
 
     @property
     def wide(self) -> bool | None:
@@ -98,24 +98,22 @@ class Open:
                 self.last_layer = payload.layer
             if self.site is None:
                 self.site = payload.site
-            kind: object = ("capture", payload.layer)
-        else:
-            kind = event
-            if event == "forward_end":
-                self.ended = True
-            elif event == "aux_concat":
-                self.join = payload
-            elif event == "forward":
-                self.input = payload
-            elif event in _FC:
-                self.fc = True
+        elif event == "forward_end":
+            self.ended = True
+        elif event == "aux_concat":
+            self.join = payload
+        elif event == "forward":
+            self.input = payload
+        elif event in _FC:
+            self.fc = True
         if self.rows is None and (event != "aux_concat" or self.role == "target"):
             self.rows = payload.rows
-        if event in CAPTURE_EVENTS or event in MODEL_EVENTS or event == "aux_concat":
-            if self.first_kind is None:
-                self.first_kind = kind
+        rank = Form.rank(payload)
+        if rank is not None:
+            if self.first_rank is None:
+                self.first_rank = rank
             if not late:
-                self.last_kind = kind
+                self.last_rank = rank
 
     def has(self, event: str) -> bool:
         """Tell whether a record of this event is in it."""
@@ -156,7 +154,7 @@ def continues(current: Open, payload: Payload, role: Role | None) -> bool:
             and (rows is None or current.rows is None or rows == current.rows)
         )
     if event == "forward":
-        return current.role == "draft" and current.input is None and not current.fc and current.first_kind is None
+        return current.role == "draft" and current.input is None and not current.fc and current.first_rank is None
     if event in _FC:
         return (
             current.role == "draft"
@@ -177,8 +175,3 @@ def role_of(payload: Payload, role: Role | None) -> Role | None:
         return "target" if joined is not None and joined > 1 else "draft"
     return role
 
-
-def begins_pass(payload: Payload, form: Form) -> bool:
-    """Tell whether a record is one a pass usually begins with."""
-    mark = form.mark(payload)
-    return mark in (form.target_first, form.draft_first)

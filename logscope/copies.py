@@ -13,6 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 from logscope.model import CAPTURE_EVENTS, Record
 
+# The order of the records that are no captures within a pass (captures have their layer).
+_END, _JOIN = 1 << 30, (1 << 30) + 1
+_DRAFT_RANK = {"forward": 0, "fc": 1, "fc_output": 2}
 # The records of a pass, and those of them that another record of the same pass follows.
 KNOWN = frozenset({*CAPTURE_EVENTS, "forward_end", "aux_concat", "forward", "fc_output", "fc"})
 INNER = KNOWN - {"aux_concat", "fc"}
@@ -20,7 +23,8 @@ INNER = KNOWN - {"aux_concat", "fc"}
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from logscope.model import Occurrence, Payload
+    from logscope.assembly import Open
+    from logscope.model import Occurrence, Payload, Role
 
     Kind = tuple[str, int | None, int | None]
 
@@ -150,47 +154,70 @@ def _same(one: float, other: float) -> bool:
 
 
 class Form:
-    """How the passes of a log are printed: which kinds of records begin and end them.
+    """How the passes of a log are printed: which kinds of records usually begin and end them.
 
-    Read from the kinds that occur, rare ones left out. None: no such pass is printed.
+    Read from how often each kind occurs; a kind that is not half as frequent as the others of its role is not usual.
+    Kinds have a rank: their order within a pass. None: no such pass is printed.
     """
 
-    __slots__ = ("draft_first", "draft_last", "ended", "ends", "fc", "layers", "target_first", "target_last")
+    __slots__ = ("_first", "_last", "ended", "fc", "layers")
 
     def __init__(self, kinds: Counter[Kind]) -> None:
-        most = max(kinds.values(), default=0)
-        usual = {kind for kind, count in kinds.items() if count * 8 >= most}
-        self.layers = sorted(layer for event, layer, _ in usual if event in CAPTURE_EVENTS and layer is not None)
-        events = {event for event, _, _ in usual}
-        joins = {joined for event, _, joined in usual if event == "aux_concat"}
-        target = bool(self.layers) or "forward_end" in events or any(n is not None and n > 1 for n in joins)
-        draft = bool(events & {"forward", "fc_output", "fc"}) or 1 in joins
-        wide = any(n is None or n > 1 for n in joins) or (1 in joins and len(self.layers) == 1)
-        self.target_first = self.target_last = self.draft_first = self.draft_last = None
-        if target:
-            first = (
-                ("capture", self.layers[0])
-                if self.layers
-                else ("forward_end" if "forward_end" in events else "aux_concat")
-            )
-            self.target_first: object = first
-            if wide:
-                self.target_last: object = "aux_concat"
-            elif "forward_end" in events:
-                self.target_last = "forward_end"
-            else:
-                self.target_last = ("capture", self.layers[-1])
-        if draft:
-            self.draft_first: object = "forward" if "forward" in events else None
-            if 1 in joins or (None in joins and not target):
-                self.draft_last: object = "aux_concat"
-            elif "forward" in events:
-                self.draft_last = None
-        self.ended = "forward_end" in events
-        self.fc = bool(events & {"fc_output", "fc"})
-        self.ends = {"target": self.target_last, "draft": self.draft_last}
+        target: Counter[int] = Counter()
+        draft: Counter[int] = Counter()
+        for (event, layer, joined), count in kinds.items():
+            if event in CAPTURE_EVENTS:
+                if layer is not None:
+                    target[layer] += count
+            elif event == "forward_end":
+                target[_END] += count
+            elif event == "aux_concat" and joined != 1:
+                target[_JOIN] += count
+            elif event in _DRAFT_RANK:
+                draft[_DRAFT_RANK[event]] += count
+        outputs = kinds["aux_concat", None, 1]
+        forwards = draft[0]
+        if outputs and len([rank for rank in target if rank < _END]) == 1 and outputs > 1.25 * forwards:
+            # One captured layer: what the target joins is one state too.
+            target[_JOIN] += outputs - forwards
+            outputs = forwards
+        draft[_JOIN] += outputs
+        common = {"target": _usual(target), "draft": _usual(draft)}
+        self._first = {role: ranks[0] if ranks else None for role, ranks in common.items()}
+        self._last = {role: ranks[-1] if ranks else None for role, ranks in common.items()}
+        self.layers = [rank for rank in common["target"] if rank < _END]
+        self.ended = _END in common["target"]
+        self.fc = any(draft[rank] for rank in (1, 2))
 
-    def due(self, made: Any, payload: Payload, *, clear: bool = False) -> bool:
+    @staticmethod
+    def rank(payload: Payload) -> int | None:
+        """Return where in a pass a kind of record stands; None for one that has no place of its own."""
+        event = payload.event
+        if event in CAPTURE_EVENTS:
+            return payload.layer
+        if event == "forward_end":
+            return _END
+        return _JOIN if event == "aux_concat" else _DRAFT_RANK.get(event)
+
+    def begins(self, role: Role, rank: int | None) -> bool:
+        """Tell whether a pass that begins with a kind of this rank has its usual beginning."""
+        first = self._first[role]
+        return first is None or (rank is not None and rank <= first)
+
+    def ends(self, role: Role, rank: int | None) -> bool:
+        """Tell whether a pass that has come to a kind of this rank has reached its usual end."""
+        last = self._last[role]
+        return last is None or (rank is not None and rank >= last)
+
+    def opens(self, payload: Payload) -> bool:
+        """Tell whether a record is of the kind that usually begins a pass."""
+        rank = self.rank(payload)
+        if rank is None:
+            return False
+        role = "draft" if payload.event in _DRAFT_RANK else "target"
+        return rank == self._first[role]
+
+    def due(self, made: Open, payload: Payload, *, clear: bool = False) -> bool:
         """Tell whether a pass has everything that is usually printed before a record of it.
 
         A record that is ``clear`` (one of a kind) may come before a ``forward_end``, whose copies are found late.
@@ -199,19 +226,19 @@ class Form:
         if event in CAPTURE_EVENTS:
             before = [layer for layer in self.layers if payload.layer is not None and layer < payload.layer]
             return not before or made.last_layer == before[-1]
+        complete = not self.layers or made.last_layer == self.layers[-1]
         if event == "forward_end":
-            return not self.layers or made.last_layer == self.layers[-1]
+            return complete
         if event == "aux_concat" and made.role == "target":
-            complete = not self.layers or made.last_layer == self.layers[-1]
             return complete and (clear or made.ended or not self.ended)
         if event == "aux_concat":
             return clear or made.fc or not made.wide or not self.fc
         return True
 
-    @staticmethod
-    def mark(payload: Payload) -> object:
-        """Return a record's kind in the words ``*_first`` and ``*_last`` use."""
-        return ("capture", payload.layer) if payload.event in CAPTURE_EVENTS else payload.event
+
+def _usual(ranks: Counter[int]) -> list[int]:
+    most = max(ranks.values(), default=0)
+    return sorted(rank for rank, count in ranks.items() if count and 2 * count >= most)
 
 
 class Census:
@@ -258,7 +285,7 @@ class Census:
                 self._copies[key] = self._copies.get(key, 0) + 1
             else:
                 self._vague[key] += 1
-        elif unmistakable(payload):
+        else:
             self._early[key] += 1
         if self.serving >= self._next or self.records >= self.LIMIT:
             self._next *= 2
@@ -311,7 +338,7 @@ class Census:
 
     def writers(self, tp_size: int | None) -> tuple[int | None, str]:
         """Return how many writers print every record, None when that cannot be told, and the evidence in words."""
-        counts = self._copies or self._vague or self._early
+        counts: Mapping[Any, int] = self._copies or self._vague or self._early
         if not counts:
             return (None, "no record outside graph capture") if tp_size is None else (tp_size, "tp_size in server_args")
         weight: Counter[int] = Counter()
@@ -330,7 +357,7 @@ class Census:
             return 1, "tp_size in server_args, and no record stands there twice"
         if several and tp_size is not None and tp_size / 2 < usual <= tp_size:
             return tp_size, f"tp_size in server_args; {times} of {len(old)} records stand there {usual} times"
-        if len(counts) < 2 and tp_size is None:
+        if len(counts) < 2 and usual != tp_size:
             return None, f"one distinct record ({usual} times): too few to count writers"
         said = f"; tp_size is {tp_size}" if tp_size is not None and tp_size != usual else ""
         return usual, f"{times} of {len(old)} distinct records stand there {usual} times{said}"

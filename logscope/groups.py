@@ -16,7 +16,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from logscope.assembly import Open, begins_pass, continues, role_of
+from logscope.assembly import Open, continues, role_of
 from logscope.copies import Census, Form, Slot, compatible, kind_of, near, text_key, unmistakable
 from logscope.model import ForwardPass
 from logscope.phases import Habits, decide, no_verify, printed_phase
@@ -249,7 +249,7 @@ class Group:
             made: Open | None = current
         else:
             made = self._unfinished(payload, role, clear=clear)
-        if made is None and current is not None and not self._whole(current):
+        if made is None and current is not None:
             home = self._twin(payload, current)
             if home is not None:
                 return self._alike(home, occurrence)
@@ -264,7 +264,7 @@ class Group:
         for slot in self._vague.get(key, ()):
             if slot.total < self.number and slot.owner.index >= self._left:
                 current = self._track.current
-                if current is not None and begins_pass(payload, self.form) and self._whole(current):
+                if current is not None and self.form.opens(payload) and self._whole(current):
                     # It may as well begin the next pass of a writer that runs ahead.
                     self._blur(slot.owner)
                 return slot
@@ -298,19 +298,20 @@ class Group:
         return None
 
     def _twin(self, payload: Payload, current: Open) -> Slot | None:
-        """Return the record another writer printed in this place with other values.
+        """Return the record another writer printed in this place with other values, one not all have printed yet.
 
-        That is one with nearly the same values, or the one of its kind in the current pass, which is not printed yet
-        by all.
+        That is the one of its kind in the current pass, when that pass is not finished (then nothing else can come),
+        or when the values are nearly the same; or, in an unfinished pass, one with nearly the same values before it.
         """
         kind = kind_of(payload)
-        for made in self._held:
+        whole = self._whole(current)
+        for made in (current,) if whole else self._held:
             if made.index < self._left:
                 continue
             for slot in made.slots:
                 if kind_of(slot.payload) != kind or slot.total >= self.number:
                     continue
-                if made is current or near(payload, slot.payload) or compatible(payload, slot.payload):
+                if near(payload, slot.payload) or compatible(payload, slot.payload) or (made is current and not whole):
                     return slot
         return None
 
@@ -445,7 +446,7 @@ class Group:
             if begins is None:
                 return None
             made = self._begin(begins, occurrence, track)
-            if self.number != 1 and not self.marked and not begins_pass(payload, self.form):
+            if self.number != 1 and not self.marked and not self.form.opens(payload):
                 if not unmistakable(payload):
                     self._blur(made)
         slot = Slot(occurrence)
@@ -531,8 +532,7 @@ class Group:
 
     def _whole(self, made: Open) -> bool:
         """Tell whether a pass has reached the record its kind usually ends with."""
-        end = self.form.ends[made.role]
-        return end is None or made.last_kind == end
+        return self.form.ends(made.role, made.last_rank)
 
     def _close(self, made: Open) -> None:
         """End a pass: what it showed is learned, and what waits may be labelled."""
@@ -558,12 +558,7 @@ class Group:
 
     def _decided(self, made: Open, phase: str) -> None:
         made.decided = True
-        form = self.form
-        if made.role == "target":
-            first, last = form.target_first, form.target_last
-        else:
-            first, last = form.draft_first, form.draft_last
-        made.complete = (first is None or made.first_kind == first) and (last is None or made.last_kind == last)
+        made.complete = self._whole(made) and self.form.begins(made.role, made.first_rank)
         if made.region is None:
             made.during = self._warmth(made, phase)
 

@@ -186,7 +186,7 @@ def decide(made: Open, habits: Habits, lives: Lives, *, final: bool) -> Label | 
         if certain and phase != "unknown":
             return Label(phase, "order")
         return Label("unknown", "none", "it fits more than one scheduler, or more than one step of a round")
-    if made.blurred and made.region is None:
+    if made.blurred and made.region is None and habits.drafts:
         return _blurred(made, habits, lives)
     if made.role == "draft":
         return _draft(made, habits, final=final)
@@ -195,7 +195,7 @@ def decide(made: Open, habits: Habits, lives: Lives, *, final: bool) -> Label | 
 
 def _blurred(made: Open, habits: Habits, lives: Lives) -> Label:
     """Label a pass whose place among the others is in doubt: only a number of rows no verify has is certain."""
-    if made.role == "target" and made.rows is not None and habits.drafts:
+    if made.role == "target" and made.rows is not None:
         if no_verify(made.rows, lives.draft_tokens, habits.verify_rows):
             return Label("extend", "rows")
     return Label(
