@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from logscope.rules.base import Scene, View
 
 _MOST_SETS = 64
+# Signs of rounds between two printed extends before silent verifies are believed in.
+_SIGNS = 2
 # Passes that lack layers, and passes that have them twice, from which on both come from mixed-up writers.
 _MIXED = 3
 
@@ -38,38 +40,42 @@ class NoneInVerify(Rule):
     def __init__(self, scene: Scene) -> None:
         super().__init__(scene)
         self._onset = Onset()
-        self._captures_in_extend = False
         self._graph = False
-        # Rounds between two printed target passes, by the statistics lines and by the draft's own prints.
-        self._silent_rounds: dict[tuple[Any, ...], ServerEvent | View] = {}
+        # Signs of rounds since the last printed target pass: statistics lines, draft_extends without a verify.
+        self._signs = 0
+        self._first_sign: Place | None = None
+        self._any_verify = False
+        self._extends = 0
         self._silent: tuple[Place, Place] | None = None
 
     def see(self, view: View) -> None:
         """Look for captures in a verify pass; for rounds that no target pass belongs to."""
         item = view.item
-        if item.during != "serving" or not item.complete:
+        if item.during != "serving":
             return
         if item.role == "draft":
             # A second draft_extend without a target pass between them: a verify ran and printed nothing.
             if item.phase == "draft_extend" and (view.order or 0) > 0:
-                self._silent_rounds.setdefault(item.group, view)
+                self._sign(item.place)
             return
-        if item.phase == "verify":
+        if item.phase != "extend":
+            self._any_verify = True
+        if item.phase == "verify" and item.complete:
             self.looked += 1
-            self._silent_rounds.pop(item.group, None)
             if view.captures:
                 self._onset.good(item)
             elif view.clean:
                 self._onset.fault(item)
-            return
-        if view.captures:
-            self._captures_in_extend = True
+        elif item.phase == "extend" and view.captures and item.complete:
             # Prints go on after the silent rounds, so they were not simply switched off.
-            before = self._silent_rounds.pop(item.group, None) or self._silent_rounds.pop((), None)
-            if before is not None and not self._graph and self._silent is None:
-                place = before.item.place if hasattr(before, "item") else before.place
-                self._silent = (place, item.place)
-            self._graph = False
+            if self._extends and self._signs >= _SIGNS and self._first_sign is not None:
+                self._silent = self._silent or (self._first_sign, item.place)
+            self._extends += 1
+        self._signs, self._first_sign = 0, None
+
+    def _sign(self, place: Place) -> None:
+        self._signs += 1
+        self._first_sign = self._first_sign or place
 
     def server(self, event: ServerEvent) -> None:
         """Take a statistics line: rounds were run; with or without a graph."""
@@ -78,8 +84,8 @@ class NoneInVerify(Rule):
             return
         if any(fields.get(name) is True for name in ("cuda_graph", "npu graph", "cpu graph")):
             self._graph = True
-        elif fields.get("accept_len") is not None and fields.get("cuda_graph") is False and self._captures_in_extend:
-            self._silent_rounds.setdefault((), event)
+        elif fields.get("accept_len") is not None and fields.get("cuda_graph") is False:
+            self._sign(event.place)
 
     def findings(self) -> Iterator[Finding]:
         """Answer when most verify passes have no capture, or none is printed at all."""
@@ -93,7 +99,7 @@ class NoneInVerify(Rule):
                 evidence=self._onset.words,
                 help="the target captures in extend only: look at the condition around its capture code",
             )
-        elif self._silent is not None and not self.looked and not graphs:
+        elif self._silent is not None and not (self._any_verify or self._graph or graphs):
             first, last = self._silent
             yield self.finding(
                 "Extends print hidden captures, verifies print none, and the rounds ran without CUDA graphs.",
@@ -107,7 +113,8 @@ class NoneInVerify(Rule):
 
     def checked(self) -> Checked:
         """Verify passes looked at."""
-        return Checked(self.looked + (self._silent is not None))
+        silent = self._silent is not None and not (self._any_verify or self._graph)
+        return Checked(self.looked + silent)
 
     def why_not(self) -> str:
         """Graphs hide verifies; else nothing tells that there were any."""

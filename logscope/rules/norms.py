@@ -1,7 +1,8 @@
 """Rules about values: finite, not zero, not twins, and the identities that hold in every healthy run.
 
-This module is responsible for N101 to N107. How two prints are compared, and how a joined state or a draft's input is
-traced, is :mod:`logscope.queries.lineage`'s; what a broken identity means is said here.
+This module is responsible for N101 to N107, and for saying that N201 is ``diff``'s. How two prints are compared, and
+how a joined state or a draft's input is traced, is :mod:`logscope.queries.lineage`'s; what a broken identity means is
+said here.
 """
 
 from __future__ import annotations
@@ -571,3 +572,8 @@ class Frozen(Rule):
                 evidence=f"the first repetition is in {pass_name(view.item)}, line {record.line}",
                 help="one captured tensor is a view of a buffer that is not written any more",
             )
+
+
+@register("N201", "drift", "warning", group="norms", needs="a second run to compare with: logscope diff GOOD THIS")
+class Drift(Rule):
+    """A state's rms differs from that of a good run. ``check`` never decides it: it is ``diff``'s."""

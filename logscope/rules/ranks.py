@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import math
 from array import array
+from collections import deque
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from logscope.model import Place, states
+from logscope.copies import near
+from logscope.model import CAPTURE_EVENTS, Place, states
 from logscope.queries.lineage import same_head, same_norm
-from logscope.queries.words import count, percent
-from logscope.rules.base import Onset, Rule, pass_name, register
+from logscope.queries.words import count, layer_name, percent
+from logscope.rules.base import Checked, Onset, Rule, pass_name, register
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -29,52 +31,85 @@ _SAME_FORM = 0.95
 _MARKED_OR_EQUAL = 0.5
 # A record that one writer never prints: so many passes, and more than half of them.
 _LEAST_MISSING = 3
+# Passes on each side in which a differing copy is looked for before it is called one: what another pass prints is that
+# pass's record, put into this one because its writer was ahead or behind.
+_AROUND = 16
 _NEEDS = "several copies of one record: ranks that print to one file, or one file for each rank"
 
 
-@register(
-    "S103",
-    "rank-shape",
-    "error",
-    group="shapes",
-    needs="several copies of one record: ranks printing to one file, or a file of each rank",
-)
-class RankShape(Rule):
+class _Copies(Rule):
+    """What the rules of this module share: the differing copies of a pass, without those that are another pass's."""
+
+    def __init__(self, scene: Scene) -> None:
+        super().__init__(scene)
+        self._waiting: dict[tuple[Any, ...], deque[View]] = {}
+        self._passed: dict[tuple[Any, ...], deque[View]] = {}
+
+    def see(self, view: View) -> None:
+        """Take one pass; it is judged when the passes behind it are known."""
+        if view.item.during == "graph_capture":
+            return
+        waiting = self._waiting.setdefault(view.item.group, deque())
+        waiting.append(view)
+        if len(waiting) > _AROUND:
+            self._next(view.item.group)
+
+    def _next(self, group: tuple[Any, ...]) -> None:
+        waiting, passed = self._waiting[group], self._passed.setdefault(group, deque(maxlen=_AROUND))
+        view = waiting.popleft()
+        records = [record for record in view.item.records if record.copies > 1 and record.payload.usable]
+        if records and view.told_apart and not view.edge:
+            self.looked += 1
+            differing = [(record, other) for record in records for other in record.variants if other[3].usable]
+            if differing:
+                around = {_value(record.first[3]) for close in (*passed, *waiting) for record in close.item.records}
+                differing = [pair for pair in differing if _value(pair[1][3]) not in around]
+            self.judge(view.item, differing)
+        passed.append(view)
+
+    def judge(self, item: ForwardPass, differing: list[tuple[Record, Occurrence]]) -> None:
+        """Take one pass and its (record, differing copy) pairs."""
+        raise NotImplementedError
+
+    def settle(self) -> None:
+        """Judge what waits: nothing more comes, or an answer is wanted now."""
+        for group, waiting in self._waiting.items():
+            while waiting:
+                self._next(group)
+
+    def checked(self) -> Checked:
+        """Return the passes with copies to compare."""
+        self.settle()
+        return Checked(self.looked)
+
+
+@register("S103", "rank-shape", "error", group="ranks", needs=_NEEDS)
+class RankShape(_Copies):
     """Writers of one pass disagree on a shape."""
 
     def __init__(self, scene: Scene) -> None:
         super().__init__(scene)
         self._onset = Onset()
 
-    def see(self, view: View) -> None:
-        """Compare the copies of every record of one pass."""
-        if view.item.during == "graph_capture" or view.edge or not view.told_apart:
-            return
-        several, found = False, None
-        for record in view.item.records:
-            if record.copies < 2 or not record.payload.usable:
-                continue
-            several = True
-            for other in record.variants:
-                payload = other[3]
-                if payload.usable and payload.shape is not None and payload.shape != record.payload.shape:
-                    found = found or (record, other[0], payload.shape)
-        if several:
-            self.looked += 1
-            if found is None:
-                self._onset.good(view.item)
-            else:
-                self._onset.fault(view.item, found[0], found)
+    def judge(self, item: ForwardPass, differing: list[tuple[Record, Occurrence]]) -> None:
+        """Compare the shapes of the copies of every record of one pass."""
+        for record, other in differing:
+            shape = other[3].shape
+            if shape is not None and shape != record.payload.shape:
+                self._onset.fault(item, record, (record, other[0], shape))
+                return
+        self._onset.good(item)
 
     def findings(self) -> Iterator[Finding]:
         """Answer with the first disagreement."""
+        self.settle()
         if self._onset and self._onset.first is not None:
             record, line, shape = self._onset.detail
             hidden = self.scene.hidden
             yield self.finding(
                 f"Ranks of one {pass_name(self._onset.first)} disagree on the shape of its"
                 f" {record.payload.event.replace('_', ' ')}.",
-                self._onset.place,
+                Place(self._onset.first.file, line),
                 expected=shape_words(record.payload.shape, hidden),
                 actual=shape_words(shape, hidden),
                 evidence=f"lines {record.line} and {line}; {self._onset.words}",
@@ -127,7 +162,7 @@ class _Missing:
 
 
 @register("R101", "rank-disagreement", "error", group="ranks", needs=_NEEDS)
-class RankDisagreement(Rule):
+class RankDisagreement(_Copies):
     """Copies of one record differ between writers, or one writer never prints it."""
 
     def __init__(self, scene: Scene) -> None:
@@ -135,42 +170,60 @@ class RankDisagreement(Rule):
         self._values = Onset()
         self._noise = Onset()
         self._missing: dict[tuple[str, str, int | None], _Missing] = {}
+        self._part: dict[tuple[Any, ...], ForwardPass] = {}
 
     def see(self, view: View) -> None:
-        """Compare the copies of every record of one pass."""
+        """Take one pass: count its copies, and compare them when the passes behind it are known."""
+        super().see(view)
         item = view.item
-        if item.during == "graph_capture" or view.edge:
-            return
         expected = item.expected_copies or 1
-        if expected > 1 and item.complete and view.clean:
+        if expected > 1 and item.during != "graph_capture" and item.complete and not view.edge:
+            self._split(item, expected)
+        if expected > 1 and item.complete and view.clean and not view.edge and item.during != "graph_capture":
             self._count(item, expected)
-        if not view.told_apart:
-            return
-        several = False
+
+    def judge(self, item: ForwardPass, differing: list[tuple[Record, Occurrence]]) -> None:
+        """Compare the values of the copies of every record of one pass."""
         value: tuple[Record, Occurrence, str] | None = None
         noise: tuple[Record, Occurrence, str] | None = None
-        for record in item.records:
-            if record.copies < 2 or not record.payload.usable:
+        for record, other in differing:
+            what = disagreement(record.payload, other[3]) if other[3].shape == record.payload.shape else None
+            if what is None:
                 continue
-            several = True
-            for other in record.variants:
-                if not other[3].usable or other[3].shape != record.payload.shape:
-                    continue
-                what = disagreement(record.payload, other[3])
-                if what is None:
-                    continue
-                if _is_noise(record.payload, other[3]):
-                    noise = noise or (record, other, what)
-                else:
-                    value = value or (record, other, what)
-        if not several:
-            return
-        self.looked += 1
+            if _is_noise(record.payload, other[3]):
+                noise = noise or (record, other, what)
+            else:
+                value = value or (record, other, what)
         for onset, found in ((self._values, value), (self._noise, noise)):
             if found is None:
                 onset.good(item)
             else:
                 onset.fault(item, found[0], found)
+
+    def _split(self, item: ForwardPass, expected: int) -> None:
+        """Look for one pass that stands as two: most writers print one value, the rest another, right behind it.
+
+        Then no record of either has all copies, together they have exactly that many, and the records are the same.
+        """
+        copies = {record.copies for record in item.records}
+        before = self._part.pop(item.group, None)
+        if len(copies) != 1 or min(copies) >= expected:
+            return
+        if before is not None and before.records[0].copies + item.records[0].copies == expected:
+            most, rest = sorted((before, item), key=lambda one: one.records[0].copies)[::-1]
+            pairs = list(zip(most.records, rest.records, strict=False))
+            same = len(most.records) == len(rest.records) and all(
+                (one.payload.event, one.payload.layer, one.payload.shape)
+                == (other.payload.event, other.payload.layer, other.payload.shape)
+                for one, other in pairs
+            )
+            differing = [(one, other.first) for one, other in pairs if disagreement(one.payload, other.payload)]
+            alike = all(near(one.payload, other.payload) for one, other in pairs if one.payload.norm is not None)
+            if same and alike and differing and before.role == item.role:
+                self.looked += 1
+                self.judge(most, differing)
+                return
+        self._part[item.group] = item
 
     def _count(self, item: ForwardPass, expected: int) -> None:
         for record in item.records:
@@ -192,6 +245,7 @@ class RankDisagreement(Rule):
 
     def findings(self) -> Iterator[Finding]:
         """Answer with the first difference of values (noise: a note), and with records one writer never prints."""
+        self.settle()
         if self._values.first is not None:
             yield self._differ(self._values, self._values.first, None)
         elif self._noise.first is not None:
@@ -204,14 +258,14 @@ class RankDisagreement(Rule):
     def _differ(self, onset: Onset, first: ForwardPass, severity: Severity | None) -> Finding:
         record, other, what = onset.detail
         rank = "" if other[2].tp_rank is None else f" (TP{other[2].tp_rank})"
-        name = f"layer {record.payload.layer}" if record.payload.layer is not None else record.payload.event
+        name = _name(record.payload.event, record.payload.layer)
         little = "by rounding only " if severity == "note" else ""
         return self.finding(
-            f"Ranks disagree {little}on {name.replace('_', ' ')} in {pass_name(first)}: {what}.",
+            f"Ranks disagree {little}on {name} in {pass_name(first)}: {what}.",
             Place(first.file, other[0]),
             severity=severity,
             expected=f"{count(record.copies, 'equal copy', 'equal copies')}",
-            actual=f"{count(len(record.variants), 'copy differs', 'copies differ')}{rank}",
+            actual=f"{count(max(1, len(record.variants)), 'copy differs', 'copies differ')}{rank}",
             evidence=f"lines {record.line} and {other[0]}; {onset.words}",
             help="one rank computes, or receives, something else: compare its weights, its device and its collectives",
         )
@@ -227,7 +281,7 @@ class RankDisagreement(Rule):
             return
         have, expected = onset.detail
         always = onset.bad >= _LEAST_MISSING and onset.bad * 2 > onset.seen
-        name = f"layer {layer}" if layer is not None else event.replace("_", " ")
+        name = _name(event, layer)
         yield self.finding(
             f"{count(expected - have, 'writer')} of {expected} {'does' if expected - have == 1 else 'do'} not print"
             f" {name} of {role} passes.",
@@ -238,6 +292,10 @@ class RankDisagreement(Rule):
             evidence=onset.words,
             help="one rank captures something else, or its lines are lost on the way into the log",
         )
+
+
+def _name(event: str, layer: int | None) -> str:
+    return layer_name(event, layer) if event in CAPTURE_EVENTS else event.replace("_", " ")
 
 
 class _Pass(NamedTuple):
