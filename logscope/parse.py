@@ -42,6 +42,7 @@ REMEMBERED = 1 << 15
 LISTED_LINES = 50
 
 _QUICK_TAIL = re.compile(rb", norm=(\d+\.\d{4}), first5=\[(-?\d[\d.e+-]*(?:, -?\d[\d.e+-]*)*)\]")
+_QUICK_NUMBER = re.compile(rb"-?\d[\d.e+-]*")
 _QUOTES = re.compile(r"\\.|['\"]", re.DOTALL)
 _EXCEPTION = re.compile(r"(?P<type>(?:[A-Za-z_]\w*\.)*[A-Z]\w*)(?:: (?P<message>.*))?$", re.DOTALL)
 _FRAME = re.compile(r"\s*File \"(?P<file>[^\"]*)\", line (?P<line>\d+)(?:, in (?P<function>.*))?")
@@ -50,6 +51,7 @@ _SURROGATE = re.compile("[\udc80-\udcff]")
 
 
 _NEWLINE = 10
+_BRACKET = ord("]")
 # The same text with every digit a nought: what was refused in this form is refused again.
 _NOUGHTS = bytes.maketrans(DIGITS, b"0" * 10)
 # A kind of line gets a template when it has been read so often, and none when there are that many kinds.
@@ -63,13 +65,13 @@ _Said: TypeAlias = Payload | tuple[int, Prefix, Payload]
 _BORING = Payload("mark", "")
 
 
-def _is_utf8(data: bytes) -> bool:
-    if not data.isascii():
-        try:
-            data.decode("utf-8")
-        except UnicodeDecodeError:
-            return False
-    return True
+def _wrong_bytes(data: bytes) -> int:
+    """Return how many bytes of a text are not UTF-8."""
+    try:
+        data.decode("utf-8")
+    except UnicodeDecodeError:
+        return len(data) - len(data.decode("utf-8", "ignore").encode("utf-8"))
+    return 0
 
 
 def _index_of_none(known: list[_Said | None], start: int, total: int) -> int:
@@ -135,6 +137,7 @@ class Parser:
         self._kinds: dict[bytes, int | _Known] = {}
         self._before_kinds: dict[bytes, int | Template] = {}
         self._heads: dict[bytes, Payload] = {}
+        self._numbers: dict[bytes, float] = {}
         self._prefixes: dict[bytes, Prefix] = {b"": NO_PREFIX}
         self._befores: dict[str, tuple[int, Prefix]] = {}
         self._counted_line = 0
@@ -326,13 +329,18 @@ class Parser:
         data = block.data
         self.accounting.bytes += len(data)
         self._newlines += block.newlines or data.count(b"\n")
-        if self._undecoded or not _is_utf8(data):
+        if data.isascii() and not self._undecoded:
+            return
+        if self._undecoded or not data.endswith(b"\n"):
+            # A piece of a long line may end inside a character.
             text = self._decoder.decode(data)
             self._undecoded = bool(self._decoder.getstate()[0])
-            wrong = 0 if text.isascii() else len(_SURROGATE.findall(text))
-            if wrong:
-                self.accounting.invalid_utf8_bytes += wrong
-                self._list_invalid(block)
+            wrong = len(_SURROGATE.findall(text))
+        else:
+            wrong = _wrong_bytes(data)
+        if wrong:
+            self.accounting.invalid_utf8_bytes += wrong
+            self._list_invalid(block)
 
     def _list_invalid(self, block: Block) -> None:
         """Remember the first lines that hold bytes which are not UTF-8."""
@@ -372,15 +380,17 @@ class Parser:
         template = self._heads.get(text[:cut]) if cut >= 0 else None
         if template is None:
             return None
-        tail = _QUICK_TAIL.fullmatch(text, cut)
-        if tail is None:
+        norm, opened, values = text[cut + 7 : -1].partition(b", first5=[")
+        if not opened or text[-1] != _BRACKET or not 5 < len(norm) < 24 or norm[-5:-4] != b"." or not norm.replace(b".", b"", 1).isdigit():
             return None
+        tokens = values.split(b", ")
+        numbers = self._numbers
         try:
-            head = tuple(map(float, tail[2].split(b", ")))
-        except ValueError:
-            return None
-        if not all(map(exact_in_half_precision, head)) or not all(map(math.isfinite, head)):
-            return None
+            head = tuple([numbers[token] for token in tokens])
+        except KeyError:
+            if not all(map(self._is_plain_number, tokens)):
+                return None
+            head = tuple(map(float, tokens))
         return Payload(
             "event",
             template.event,
@@ -390,7 +400,7 @@ class Parser:
             template.shape,
             template.rows,
             template.width,
-            float(tail[1]),
+            float(norm),
             5e-5,
             False,
             head,
@@ -402,6 +412,23 @@ class Parser:
             None,
             len(text),
         )
+
+    def _is_plain_number(self, token: bytes) -> bool:
+        """Tell whether a printed value was not rounded, and remember it: a log has few different ones."""
+        if token in self._numbers:
+            return True
+        if _QUICK_NUMBER.fullmatch(token) is None:
+            return False
+        try:
+            number = float(token)
+        except ValueError:
+            return False
+        if not math.isfinite(number) or not exact_in_half_precision(number):
+            return False
+        if len(self._numbers) >= REMEMBERED:
+            self._numbers.clear()
+        self._numbers[token] = number
+        return True
 
     def _plain(self, text: bytes) -> Payload | None:
         """Read a line that is one whole record and nothing else; None when it is more or less than that."""
