@@ -253,7 +253,7 @@ def check(
         "sglang_version": sglang_version,
     }
     call = ", ".join(filter(None, [repr(contract) if contract else "", arguments(**words)]))
-    return ask(logs, shared, Checker(contract, **words), f"check({call})", fail_on, follow=follow)
+    return ask(logs, shared, Checker(contract, **words), f"check({call})", fail_on, follow=follow, charts=True)
 
 
 CONTRACT = Registry()
@@ -325,7 +325,7 @@ def diff(
     ] = None,
 ) -> int:
     """Show where two runs part: the first divergence, and everything before it that agrees."""
-    from logscope.cli.output import show
+    from logscope.cli.output import exit_code, show, target, write
     from logscope.cli.reading import arguments, explain, loading, open_run
     from logscope.diff import diff as diff_runs
 
@@ -337,7 +337,14 @@ def diff(
     sides: list[Any] = [baseline, candidate]
     if shared.words():
         sides = [open_run([side], shared) for side in sides]
-    return show(diff_runs(*sides, grammars=shared.grammar or (), **words), shared, shared)
+    report = diff_runs(*sides, grammars=shared.grammar or (), **words)
+    if target(shared).form == "html":
+        from logscope.cli.evidence import page_text
+
+        title = f"logscope diff: {baseline}, {candidate}"
+        write(page_text([report], shared, title, differences=report), target(shared), shared)
+        return exit_code(report)
+    return show(report, shared, shared)
 
 
 @command

@@ -8,6 +8,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any
 
+from logscope.cli.evidence import page_text
 from logscope.cli.output import redactor, show, target, write
 from logscope.cli.reading import answers, explain, loading
 from logscope.cli.session import OK
@@ -41,22 +42,26 @@ def report_page(logs: Sequence[str], shared: Shared, contract: str | None) -> in
     from logscope.check import Checker  # noqa: PLC0415 - each command pays for its own imports only
     from logscope.queries.accept import Accept  # noqa: PLC0415
     from logscope.queries.captures import Captures  # noqa: PLC0415
+    from logscope.queries.charts import Charts  # noqa: PLC0415
     from logscope.queries.config import Config  # noqa: PLC0415
     from logscope.queries.failures import Failures  # noqa: PLC0415
     from logscope.queries.norms import Norms  # noqa: PLC0415
     from logscope.queries.shapes import Shapes  # noqa: PLC0415
     from logscope.queries.summarize import Summarize  # noqa: PLC0415
-    from logscope.render.html import page  # noqa: PLC0415
     from logscope.render.markdown import to_markdown  # noqa: PLC0415
 
+    accept = Accept()
     queries: list[Any] = [
-        Checker(contract), Summarize(), Captures(), Norms(), Shapes(), Accept(), Failures(), Config(),
+        Checker(contract), Summarize(), Captures(), Norms(), Shapes(), accept, Failures(), Config(), Charts(),
     ]  # fmt: skip
-    reports = answers(logs, shared, queries)
-    if shared.redact:
-        reports = redactor(shared).value(reports)
-    title = f"logscope: {', '.join(logs)}" if not shared.redact else "logscope"
-    text = page(reports, title) if wanted.form == "html" else "\n".join(map(to_markdown, reports))
+    *reports, points = answers(logs, shared, queries)
+    if wanted.form == "html":
+        title = f"logscope: {', '.join(logs)}"
+        text = page_text(reports, shared, title, points=points, accept=reports[queries.index(accept)])
+    else:
+        if shared.redact:
+            reports = redactor(shared).value(reports)
+        text = "\n".join(map(to_markdown, reports))
     write(text, wanted, shared)
     return OK
 

@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from logscope.cli.output import show, style_of
+from logscope.cli.output import exit_code, show, style_of, target, write
 from logscope.cli.session import OK, say
 from logscope.errors import Message, NothingRecognised, UsageError
 from logscope.model import ForwardPass, ServerEvent
@@ -34,14 +34,38 @@ REDRAW = 0.25
 
 
 def ask(
-    logs: Sequence[str], shared: Shared, query: Query, call: str, fail_on: str | None = None, *, follow: bool = False
+    logs: Sequence[str],
+    shared: Shared,
+    query: Query,
+    call: str,
+    fail_on: str | None = None,
+    *,
+    follow: bool = False,
+    charts: bool = False,
 ) -> int:
-    """Ask one question of the logs and show the answer. ``call`` is the same in Python: ``captures()``."""
+    """Ask one question of the logs and show the answer.
+
+    ``call`` is the same in Python: ``captures()``. ``charts``: a page of it shows the run as charts too.
+    """
     if shared.explain_python:
         return explain([*loading(logs, shared), f"print(run.{call})"])
     if follow:
         return show(followed(logs, shared, query), shared, shared, fail_on)
+    if charts and target(shared).form == "html":
+        return _ask_page(logs, shared, query, fail_on)
     return show(answer(logs, shared, query), shared, shared, fail_on)
+
+
+def _ask_page(logs: Sequence[str], shared: Shared, query: Query, fail_on: str | None) -> int:
+    """Show the answer as a page, with charts and the lines behind its findings."""
+    from logscope.cli.evidence import page_text  # noqa: PLC0415 - pages only
+    from logscope.queries.accept import Accept  # noqa: PLC0415
+    from logscope.queries.charts import Charts  # noqa: PLC0415
+
+    report, accept, points = answers(logs, shared, [query, Accept(), Charts()])
+    text = page_text([report], shared, f"logscope {report.kind}: {', '.join(logs)}", points=points, accept=accept)
+    write(text, target(shared), shared)
+    return exit_code(report, fail_on)
 
 
 def answer(logs: Sequence[str], shared: Shared, query: Query) -> Report:

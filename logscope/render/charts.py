@@ -105,7 +105,8 @@ def norms(points: Report) -> Any:
             tooltip=_tips(alt, "pass", "phase", "state", "value", "file", "line"),
         )
     )
-    return alt.layer(base, marks).properties(width="container", height=280)
+    # A chart without any point has no scale to draw.
+    return alt.layer(*([base] if rows else []), marks).properties(width="container", height=280)
 
 
 def captures(points: Report) -> Any:
@@ -137,7 +138,7 @@ def captures(points: Report) -> Any:
                 alt, "first", "last", "passes", "phase", "captures", "usual", "width", "states", "file", "line"
             ),
         )
-        .properties(width="container", height=alt.Step(30))
+        .properties(width="container", height=30 * max(1, len({row["phase"] for row in rows})))
         .interactive(bind_y=False)
     )
 
@@ -159,7 +160,7 @@ def rows(points: Report) -> Any:
         .mark_point(size=22, filled=True)
         .encode(
             x=alt.X("pass:Q", title="pass", scale=alt.Scale(zero=False, nice=False)),
-            y=alt.Y("rows:Q", title="rows", scale=alt.Scale(type="symlog")),
+            y=alt.Y("rows:Q", title="rows", scale=alt.Scale(type="symlog"), axis=alt.Axis(tickCount=5)),
             color=alt.Color("joined:N", title="joined width", scale=alt.Scale(range=PALETTE)),
             shape=alt.Shape("phase:N", scale=alt.Scale(domain=PHASES), title="phase"),
             opacity=alt.condition(by_phase, alt.value(0.9), alt.value(0.05)),
@@ -222,7 +223,7 @@ def accept(answer: Report) -> Any:
             tooltip=_tips(alt, "level", "accept_len_mean", "change_percent", "from", "first_line", "lines"),
         )
     )
-    return alt.layer(line, rule).properties(width="container", height=240).interactive()
+    return alt.layer(line, *([rule] if levels else [])).properties(width="container", height=240).interactive()
 
 
 def ranks(points: Report) -> Any:
@@ -292,6 +293,62 @@ def of_page(points: Report, answer: Report | None) -> list[tuple[str, str, Any]]
     if _rows(points, "ranks"):
         found.append(("ranks", "Copies that disagree between writers", ranks(points)))
     return [(name, words, chart.to_dict()) for name, words, chart in found]
+
+
+def differences(answer: Report) -> Any:
+    """Return, for every state and phase of two runs, how many pairs are equal, within tolerance, and beyond it.
+
+    Raises
+    ------
+    UsageError
+        altair is not installed.
+
+    """
+    alt = _altair()
+    kinds = ["equal", "within", "beyond"]
+    found = [
+        {
+            "state": f"{row['role']} {row['state']}",
+            "phase": row["phase"],
+            "what": kind,
+            "pairs": row[kind],
+            "of": row["pairs"],
+        }
+        for row in _rows(answer, "states")
+        for kind in kinds
+        if row.get(kind)
+    ]
+    order = list(dict.fromkeys(row["state"] for row in found))
+    pick = alt.selection_point(fields=["what"], bind="legend", name="what")
+    return (
+        alt.Chart(_data(alt, found), title="pairs of states: equal, within tolerance, beyond it")
+        .mark_bar()
+        .encode(
+            x=alt.X("pairs:Q", title="pairs", stack="normalize", axis=alt.Axis(format="%")),
+            y=alt.Y("state:N", title=None, sort=order),
+            row=alt.Row("phase:N", title=None, sort=PHASES, header=alt.Header(labelAngle=0, labelAlign="left")),
+            color=alt.Color(
+                "what:N",
+                title="pairs",
+                sort=kinds,
+                scale=alt.Scale(domain=kinds, range=["#0072B2", "#E69F00", "#D55E00"]),
+            ),
+            order=alt.Order("what:N", sort="descending"),
+            opacity=alt.condition(pick, alt.value(1), alt.value(0.2)),
+            tooltip=[alt.Tooltip(f"{name}:N") for name in ("state", "phase", "what", "pairs", "of")],
+        )
+        .add_params(pick)
+        .properties(width=420, height=alt.Step(18))
+    )
+
+
+def of_diff(answer: Report) -> list[tuple[str, str, Any]]:
+    """Return the chart of a diff's page, if any state was compared."""
+    if not any(row.get("pairs") for row in _rows(answer, "states")):
+        return []
+    return [
+        ("differences", "Pairs of states that are equal, within tolerance, or beyond it", differences(answer).to_dict())
+    ]
 
 
 _DRAW = """

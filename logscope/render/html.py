@@ -78,7 +78,7 @@ def page(
 
     charts
         places of charts, the scripts that draw them, and what the page's policy must allow for them (see charts.py);
-        they stand behind the first report.
+        they stand behind the first report's findings.
     contexts
         the lines around the places of findings (number, text, whether it is the place itself), shown at the end of
         the page and linked from the findings.
@@ -87,9 +87,10 @@ def page(
     name = escape(title or f"logscope {reports[0].kind}")
     figures, scripts, allowed = charts
     names = {where: f"line-{number}" for number, where in enumerate(contexts or {}, 1)}
-    sections = [_section(report, 1 if index == 0 else 2, names) for index, report in enumerate(reports)]
-    if figures:
-        sections.insert(1, f"<section>\n<h2>charts</h2>\n<p>{_HINT}</p>\n{figures}\n</section>")
+    drawn = f"<details open><summary>Charts</summary>\n<p>{_HINT}</p>\n{figures}\n</details>" if figures else ""
+    sections = [
+        _section(report, 2 if index else 1, names, "" if index else drawn) for index, report in enumerate(reports)
+    ]
     if contexts:
         sections.append(_contexts(contexts, names))
     policy = "default-src 'none'; style-src 'unsafe-inline'"
@@ -112,8 +113,8 @@ def fragment(report: Report) -> str:
     return f'<style>{STYLE}</style>\n<div class="logscope">\n{_section(report, 3)}\n</div>'
 
 
-def _section(report: Report, level: int, names: Mapping[Place, str] | None = None) -> str:
-    """Return one report; findings link to the lines ``names`` has a place for."""
+def _section(report: Report, level: int, names: Mapping[Place, str] | None = None, figures: str = "") -> str:
+    """Return one report; findings link to the lines ``names`` has a place for; figures stand before the tables."""
     out = [
         "<section>",
         f"<h{level}>{escape(report.kind)}</h{level}>",
@@ -122,6 +123,8 @@ def _section(report: Report, level: int, names: Mapping[Place, str] | None = Non
     ]
     if report.notes:
         out += ["<ul>", *(f"<li>{escape(note)}</li>" for note in report.notes), "</ul>"]
+    if figures:
+        out.append(figures)
     out += [_table(name, table) for name, table in body_tables(report).items()]
     if report.facts:
         pairs = "".join(
