@@ -218,7 +218,8 @@ class _Pairing:
         if self.lane.lowest is not None:
             lowest = self.lane.lowest
             self._stage("state", self._by_print(lowest), moved=True)
-            self._stage("state", self._by_likeness(lowest, State.printed_alike), moved=True)
+            self._stage("state", self._by_likeness(lowest, _printed_alike), moved=True)
+            self._stage("state", self._by_likeness(lowest, _known_by_norm), accept=self._one_without_head)
             for slot in self.lane.common[1:]:
                 self._stage("other", self._by_print(slot))
             if lowest.layer != 0:
@@ -380,14 +381,18 @@ class _Pairing:
                 waiting.setdefault(classes[1][at], []).append(at)
             for at in self.free(0):
                 partners = waiting.get(classes[0][at])
-                if classes[0][at] >= 0 and partners and self._has_head(at):
+                if classes[0][at] >= 0 and partners and self._has_head(0, at):
                     self._join(ground, at, partners.pop(), moved=True)
 
-    def _has_head(self, at: int) -> bool:
-        """Return whether the lowest state of a pass of the baseline is printed with first values."""
+    def _has_head(self, side: int, at: int) -> bool:
+        """Return whether the lowest state of a pass is printed with first values."""
         lowest = self.lane.lowest
-        state = self.rounds[0].store.state(self.record(0, at, lowest)) if lowest is not None else None
+        state = self.rounds[side].store.state(self.record(side, at, lowest)) if lowest is not None else None
         return state is not None and state.printed_head
+
+    def _one_without_head(self, mine: int, theirs: int) -> bool:
+        """Return whether one of two passes prints first values and the other does not."""
+        return self._has_head(0, mine) != self._has_head(1, theirs)
 
     def _gaps(self) -> Iterator[tuple[list[int], list[int]]]:
         """Yield the positions without a partner between one pair of the backbone and the next, of both sides."""
@@ -417,10 +422,11 @@ class _Pairing:
         while place < len(extends[0]):
             found = None
             for start in _beginning_alike(states[0][place], states[1], starts):
-                found = None if start in used else self._same_prefill(extends, place, start, lowest)
-                if found is not None:
+                found = self._same_prefill(extends, place, start, lowest)
+                if found is not None and used.isdisjoint(range(start, start + len(found[1]))):
                     used.update(range(start, start + len(found[1])))
                     break
+                found = None
             if found is None:
                 place += 1
                 continue
@@ -451,6 +457,8 @@ class _Pairing:
             squares[side] += state.norm**2
             places[side] += 1
         norms = [math.sqrt(square) for square in squares]
+        if len(taken[0]) == len(taken[1]) == 1:
+            return None  # nothing was cut: two prefills of the same length
         return taken if close(norms[0], norms[1], self.rtol * max(norms)) else None
 
     def _follows(self) -> None:
@@ -494,25 +502,31 @@ class _Pairing:
         return True
 
     def _first(self, lowest: Slot) -> None:
-        """Pair the first prefills while they have the same rows in the same order and none has a partner.
+        """Pair the first prefills while they have the same rows in the same order, and no prefill has a partner.
 
-        Only where both runs capture the same states: with other states joined, other values prove nothing.
+        Only where both runs capture the same states: with other states joined, other values prove nothing. Several
+        prefills of one length prove nothing either (a benchmark with prompts cut to size), unless the first is the
+        server's own warm-up.
         """
-        if not self.same_captures:
-            return
         extends = [
             [at for at in range(len(self.numbers[side])) if self.kind(side, at).phase == "extend"] for side in (0, 1)
         ]
+        if not self.same_captures or any(self.partner[side][at] >= 0 for side in (0, 1) for at in extends[side]):
+            return
+        found = []
+        rows = set()
         for one, other in zip(*extends, strict=False):  # the shorter run decides how far
-            states = [
-                rounds.store.state(self.record(side, at, lowest))
-                for side, (rounds, at) in enumerate(zip(self.rounds, (one, other), strict=True))
-            ]
-            free = self.partner[0][one] < 0 and self.partner[1][other] < 0
-            if not free or states[0] is None or states[1] is None or states[0].shape != states[1].shape:
-                return
-            self._join("first", one, other)
-            self.backbone.append((one, other))
+            mine = self.rounds[0].store.state(self.record(0, one, lowest))
+            theirs = self.rounds[1].store.state(self.record(1, other, lowest))
+            if mine is None or theirs is None or mine.shape != theirs.shape:
+                break
+            found.append((one, other))
+            rows.add(mine.rows)
+        warm = found and all(self.kind(side, at).during == "warmup" for side, at in enumerate(found[0]))
+        if len(rows) > 1 or len(found) == 1 or warm:
+            for one, other in found:
+                self._join("first", one, other)
+            self.backbone = sorted([*self.backbone, *found])
 
     # what is weak, and what is left
 
@@ -527,7 +541,9 @@ class _Pairing:
             if pair.ground != "state":
                 continue
             one, other = places[0][pair.baseline[0]], places[1][pair.candidate[0]]
-            if self.kind(0, one).phase == "extend" or (not by_embedding and self._has_head(one)):
+            prefill = {self.kind(0, one).phase, self.kind(1, other).phase} <= {"extend", "unknown"}
+            known = self._has_head(0, one) and self._has_head(1, other)
+            if known and (prefill or not by_embedding):
                 continue
             before = one > 0 and other > 0 and self.partner[0][one - 1] == other - 1
             first = one == 0 and other == 0
@@ -581,6 +597,16 @@ class _Pairing:
         """Return whether a pass prints any state whole."""
         store = self.rounds[side].store
         return any(store.state(record) is not None for record in store.records(self.lead(side, at)))
+
+
+def _printed_alike(one: State, other: State) -> bool:
+    """Return whether two prints may be of one state: with first values both, or without them both."""
+    return one.printed_head == other.printed_head and one.printed_alike(other)
+
+
+def _known_by_norm(one: State, other: State) -> bool:
+    """Return whether two prints may be of one state, of which only one has first values."""
+    return one.printed_head != other.printed_head and one.same_norm(other)
 
 
 def _beginning_alike(

@@ -678,7 +678,7 @@ class _Comparer:
             slot = self._captured_apart((role, phase), (role, phase)) if role == "target" else None
             if slot is None or ("captures", role, phase, None, False) in self.known:
                 continue
-            one, other = self._first_complete(0, role, phase), self._first_complete(1, role, phase)
+            one, other = self._first_of(0, role, phase), self._first_of(1, role, phase)
             place = one + other
             difference = Difference(
                 "captures",
@@ -699,14 +699,16 @@ class _Comparer:
             )
             self._keep(difference)
 
-    def _first_complete(self, side: int, role: str, phase: str) -> int:
-        """Return the first complete pass of a role and phase that is no dummy of graph capture."""
+    def _first_of(self, side: int, role: str, phase: str) -> int:
+        """Return the first complete pass of a role and phase that is no dummy of graph capture, else the first one."""
         store = self.stores[side]
-        for index in range(len(store)):
-            kind = store.kind(index)
-            if (kind.role, kind.phase) == (role, phase) and kind.complete and kind.during != "graph_capture":
-                return index
-        raise LookupError(f"no {role} {phase} pass")
+        codes = [code for code, kind in enumerate(store.tables.kinds.values) if kind[:2] == (role, phase)]
+        found = [
+            index
+            for index in range(len(store))
+            if store.kind_code(index) in codes and store.kind(index).during != "graph_capture"
+        ]
+        return next((index for index in found if store.kind(index).complete), found[0])
 
     def _captured(self, side: int, index: int) -> tuple[int | None, ...]:
         """Return the layers a pass captures, the embedding as 0."""

@@ -161,7 +161,14 @@ class _Answer:
             return f"{self.out.findings[0].message}; {agree}"
         if self.out.verdict == "unknown":
             return f"nothing could be compared: {agree}"
-        return f"same: {agree}"
+        return f"{'same' if self._mostly_paired() else 'no difference in what can be compared'}: {agree}"
+
+    def _mostly_paired(self) -> bool:
+        """Return whether at least half of the shorter run's leading passes were compared, or there are none."""
+        role = self.alignment.role
+        totals = [sum(self.facts_of(side, role).values()) for side in (0, 1)]
+        pairs = sum(number for (who, _), number in self.found.paired.items() if who == role)
+        return role is None or 2 * pairs >= min(totals)
 
     def _agreement(self) -> str:
         """Say how many passes were compared, and that they agree."""
@@ -263,6 +270,9 @@ class _Answer:
             "passes": difference.count,
             "identical_before": difference.equal_before,
             "agreeing_before": difference.agreeing_before,
+            "last_agreeing": None
+            if difference.previous is None
+            else dict(zip(SIDES, map(_at, difference.previous), strict=True)),
             "agreeing_states": [state_name(difference.role, slot) for slot in difference.agreeing],
             "same_head": difference.same_head,
             "pieces": list(difference.pieces),

@@ -30,7 +30,8 @@ ERRORS: dict[str, Severity] = {
     "nan_logits_warning": "warning",
     "invalid_tree_warning": "warning",
 }
-_MOST_STRAYS = 10_000
+# The most different errors, and records outside of passes, that are kept.
+_MOST = 10_000
 _NUMBERS = re.compile(r"0x[0-9a-f]+|\d+", re.IGNORECASE)
 
 
@@ -74,10 +75,11 @@ class Side:
         if payload.event in ERRORS and not payload.fields.get("quoted"):
             text = _error_text(item)
             key = (payload.event, _NUMBERS.sub("#", text))
-            self.errors.setdefault(key, Seen(item.place, text)).count += 1
+            if key in self.errors or len(self.errors) < _MOST:
+                self.errors.setdefault(key, Seen(item.place, text)).count += 1
         elif payload.kind == "event" and payload.site is not None and payload.event != "capture_plan":
             stray = (payload.event, payload.layer, payload.shape, payload.norm)
-            if stray in self.strays or len(self.strays) < _MOST_STRAYS:
+            if stray in self.strays or len(self.strays) < _MOST:
                 self.strays.setdefault(stray, Seen(item.place, payload.event)).count += 1
 
     def lives(self) -> list[Life]:

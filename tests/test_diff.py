@@ -269,6 +269,7 @@ def test_nan_parts_at_layer_31_of_the_first_pass_that_has_it():
     assert first["candidate"]["line"] == first_nan
     assert first["agreeing_states"] == ["layer 3"]
     assert first["identical_before"] == first["agreeing_before"] > 0
+    assert int(first["last_agreeing"]["candidate"].rpartition(":")[2]) < first_nan
     notes = [
         finding for finding in report_of("healthy-topk1", "fault-nan-layer30").findings if "layer 59" in finding.message
     ]
