@@ -27,9 +27,9 @@ class Open:
     """
 
     __slots__ = (
-        "back", "blurred", "captures", "closed", "decided", "doubted", "during", "ended", "evidence", "fc", "first_rank", "group", "index",
-        "input", "join", "last_rank", "last_layer", "next", "number", "offset", "phase", "printed", "reason", "region",
-        "role", "rows", "segment", "site", "told", "slots", "time", "fresh", "complete",
+        "back", "blurred", "captures", "closed", "decided", "doubted", "during", "end", "ended", "evidence", "fc", "first_rank", "group", "index",
+        "input", "join", "joined", "last_rank", "last_layer", "next", "number", "offset", "phase", "printed", "reason", "region",
+        "role", "rows", "segment", "site", "told", "slots", "tail", "time", "fresh", "complete",
     )  # fmt: skip
 
     def __init__(self, group: Any, role: Role, index: int) -> None:
@@ -61,6 +61,9 @@ class Open:
         self.last_layer = -1
         self.ended = False
         self.join: Payload | None = None
+        self.joined: Slot | None = None
+        self.end: Slot | None = None
+        self.tail: Slot | None = None
         self.input: Payload | None = None
         self.fc = False
         self.printed: Phase | None = None
@@ -86,22 +89,24 @@ class Open:
         """Take a record: at the end, or (a ``forward_end`` found late) before the joined state."""
         event = payload.event
         slot.owner = self
-        late = event == "forward_end" and self.join is not None
-        if late:
-            at = next(number for number, other in enumerate(self.slots) if other.payload is self.join)
-            self.slots.insert(at, slot)
+        late = event == "forward_end" and self.joined is not None
+        if late and self.joined is not None:
+            self.slots.insert(self.slots.index(self.joined), slot)
         else:
             self.slots.append(slot)
         if event in CAPTURE_EVENTS:
             self.captures += 1
+            self.tail = slot
             if payload.layer is not None:
                 self.last_layer = payload.layer
             if self.site is None:
                 self.site = payload.site
         elif event == "forward_end":
             self.ended = True
+            self.end = slot
         elif event == "aux_concat":
             self.join = payload
+            self.joined = slot
         elif event == "forward":
             self.input = payload
         elif event in _FC:

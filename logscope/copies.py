@@ -34,10 +34,10 @@ class Slot:
 
     ``copies`` counts the writers that printed exactly ``payload``; ``alike`` holds the slots of writers that printed
     something else in the same place (a damaged copy, another value). ``back`` and ``next`` are its neighbours in the
-    order every single writer prints.
+    order every single writer prints. ``key`` is its text when that is one of a kind.
     """
 
-    __slots__ = ("alike", "back", "copies", "first", "home", "next", "others", "owner", "payload", "position")
+    __slots__ = ("alike", "back", "copies", "first", "home", "key", "next", "others", "owner", "payload", "position")
 
     def __init__(self, occurrence: Occurrence) -> None:
         self.first = occurrence
@@ -49,6 +49,7 @@ class Slot:
         self.next: Slot | None = None
         self.back: Slot | None = None
         self.owner: Any = None
+        self.key: tuple[Any, ...] | None = None
         self.position = 0
 
     @property

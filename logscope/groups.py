@@ -121,6 +121,7 @@ class Group:
         self._sites: dict[str | None, Role] = {}
         self._pending: deque[Open] = deque()
         self._held: deque[Open] = deque()
+        self._live: deque[Open] = deque()
         self._left = -1  # passes before this one have been left by every writer
         self._blurred = False
         self._vague_joins = False
@@ -185,6 +186,7 @@ class Group:
         if slot is None:
             return False
         if clear:
+            slot.key = key
             self.open[payload] = self._texts[key] = slot
         elif payload.usable:
             self._vague.setdefault(key, []).append(slot)
@@ -195,27 +197,30 @@ class Group:
 
         Only such a writer prints a ``forward_end``. None where these records are not one of a kind themselves.
         """
-        owners: list[Open] = []
         layers = self.form.layers
-        if self._vague_joins:
-            return owners
-        for made in self._held:
-            if made.index < self._left or made.role != "target" or made.rows != payload.rows or not layers:
-                continue
-            last = next((slot for slot in made.slots if slot.payload.layer == layers[-1]), None)
-            if last is None or not unmistakable(last.payload):
-                continue
-            joined = 0
-            if made.join is not None:
-                joined = next(slot.total for slot in made.slots if slot.payload is made.join)
-            if last.total > joined:
-                owners.append(made)
-        return owners
+        if self._vague_joins or not layers:
+            return []
+        rows, last = payload.rows, layers[-1]
+        return [
+            made
+            for made in self._not_left()
+            if made.rows == rows
+            and made.tail is not None
+            and made.last_layer == last
+            and (made.joined is None or made.tail.total > made.joined.total)
+            and unmistakable(made.tail.payload)
+        ]
+
+    def _not_left(self) -> deque[Open]:
+        """Return the passes that some writer may still print records of."""
+        live, left = self._live, self._left
+        while live and live[0].index < left:
+            live.popleft()
+        return live
 
     def _take_end(self, occurrence: Occurrence, payload: Payload, key: tuple[Any, ...], owners: list[Open]) -> None:
         """Place a ``forward_end`` in the first of the passes it may belong to that has room."""
-        ends = [_end_of(made) for made in owners]
-        at = next((at for at, slot in enumerate(ends) if slot is None or slot.total < self.number), 0)
+        at = next((at for at, slot in enumerate(made.end for made in owners) if slot is None or slot.total < self.number), 0)
         slot = self._put_end(owners[at], occurrence, payload, key)
         if len(owners) > 1:
             doubt = Doubt(occurrence, slot, owners)
@@ -225,7 +230,7 @@ class Group:
                 made.doubted = True
 
     def _put_end(self, made: Open, occurrence: Occurrence, payload: Payload, key: tuple[Any, ...]) -> Slot:
-        slot = _end_of(made)
+        slot = made.end
         if slot is None:
             slot = Slot(occurrence)
             made.add(slot, payload)
@@ -278,9 +283,7 @@ class Group:
         comes before them in a pass is there.
         """
         end = payload.event == "forward_end"
-        for made in self._held:
-            if made.index < self._left:
-                continue
+        for made in self._not_left():
             if continues(made, payload, role) and self.form.due(made, payload, clear=clear):
                 if not made.closed or not self._whole(made):
                     return made
@@ -291,7 +294,7 @@ class Group:
 
     def _damaged_home(self, payload: Payload) -> Slot | None:
         """Return the record a damaged copy was to be: the first with room that it fits as far as it can be read."""
-        for made in self._held:
+        for made in self._not_left():
             for slot in made.slots:
                 if slot.total < self.number and compatible(payload, slot.payload):
                     return slot
@@ -305,9 +308,7 @@ class Group:
         """
         kind = kind_of(payload)
         whole = self._whole(current)
-        for made in (current,) if whole else self._held:
-            if made.index < self._left:
-                continue
+        for made in (current,) if whole else self._not_left():
             for slot in made.slots:
                 if kind_of(slot.payload) != kind or slot.total >= self.number:
                     continue
@@ -328,7 +329,8 @@ class Group:
         home.add_alike(other)
         payload = other.payload
         if not self.marked and unmistakable(payload):
-            self.open[payload] = self._texts[text_key(payload)] = other
+            other.key = text_key(payload)
+            self.open[payload] = self._texts[other.key] = other
         if home.total >= self.number:
             self.filled(home)
         return other
@@ -338,11 +340,10 @@ class Group:
 
         Only a record that is one of a kind shows that; the copies of others may be those of later passes.
         """
-        payload = slot.payload
-        if not unmistakable(payload):
+        if slot.key is None:
             return
-        self.open.pop(payload, None)
-        self._texts.pop(text_key(payload), None)
+        self.open.pop(slot.payload, None)
+        self._texts.pop(slot.key, None)
         if slot.owner.index > self._left:
             self._left = slot.owner.index
 
@@ -350,15 +351,13 @@ class Group:
         """Doubt the order of the passes from here on, until all writers are seen to stand at one place."""
         if not self._blurred:
             self._blurred = True
-            for other in self._held:
+            for other in self._not_left():
                 if other.index >= made.index:
                     other.blurred = True
 
     def _sharpen(self) -> None:
         """End the doubt when every record was printed by all writers."""
-        self._blurred = any(
-            slot.total < self.number for made in self._held if made.index >= self._left for slot in made.slots
-        )
+        self._blurred = any(slot.total < self.number for made in self._not_left() for slot in made.slots)
 
     def _take_marked(self, occurrence: Occurrence, payload: Payload, role: Role | None, writer: Writer) -> bool:
         """Place a record of a writer that its prefix names: behind the last record of that writer."""
@@ -451,12 +450,12 @@ class Group:
                     self._blur(made)
         slot = Slot(occurrence)
         made.add(slot, payload)
-        if made.join is payload and made.role == "target":
-            self._vague_joins = not unmistakable(payload)
-        if made.printed is None and payload.fields:
+        if made.printed is None:
             made.printed = printed_phase(payload)
         if self.number != 1:
             self._chain(slot, made)
+            if made.joined is slot and made.role == "target":
+                self._vague_joins = not unmistakable(payload)
         return slot
 
     def _chain(self, slot: Slot, made: Open) -> None:
@@ -508,6 +507,8 @@ class Group:
             self.tangle.began(made, track)
         self._pending.append(made)
         self._held.append(made)
+        if self.number != 1:
+            self._live.append(made)
         if later is None:
             scene.queue.append(made)
         return made
@@ -689,7 +690,7 @@ class Group:
 
         A writer that printed the last capture and the joined state has printed the end between them.
         """
-        end = _end_of(made)
+        end = made.end
         if end is None or end.total == self.number:
             return
         at = made.slots.index(end)
@@ -700,11 +701,10 @@ class Group:
     def _forget(self, made: Open) -> None:
         for slot in made.slots:
             for one in (slot, *(slot.alike or ())):
-                payload = one.payload
-                if self.open.get(payload) is one:
-                    del self.open[payload]
-                    self._texts.pop(text_key(payload), None)
-            if not unmistakable(slot.payload):
+                if one.key is not None and self.open.get(one.payload) is one:
+                    del self.open[one.payload]
+                    self._texts.pop(one.key, None)
+            if slot.key is None and self._vague:
                 key = text_key(slot.payload)
                 same = self._vague.get(key)
                 if same is not None and slot in same:
@@ -725,11 +725,6 @@ def _role_of_move(payload: Payload, move: Move) -> Role:
     if payload.event == "aux_concat" and move.phase in ("draft_extend", "decode"):
         return "draft"
     return role_of(payload, payload.role) or "target"
-
-
-def _end_of(made: Open) -> Slot | None:
-    """Return the ``forward_end`` record of a pass."""
-    return next((slot for slot in made.slots if slot.payload.event == "forward_end"), None)
 
 
 def _prints(slot: Slot, payload: Payload) -> bool:

@@ -33,7 +33,7 @@ MODE_NAMES: dict[str, Phase] = {
     "draft_extend_v2": "draft_extend",
     "idle": "idle",
 }
-_MODE_KEYS = ("forward_mode", "mode", "phase", "fmode", "forward_batch_mode")
+_MODE_KEYS = frozenset({"forward_mode", "mode", "phase", "fmode", "forward_batch_mode"})
 _AFTER: dict[Phase, Phase] = {"extend": "extend", "verify": "draft_extend"}
 
 
@@ -47,9 +47,8 @@ class Label(NamedTuple):
 
 def printed_phase(payload: Payload) -> Phase | None:
     """Return the phase a record itself names in a field like ``forward_mode=ForwardMode.TARGET_VERIFY``."""
-    for key in _MODE_KEYS:
-        value = payload.fields.get(key)
-        if isinstance(value, str):
+    for key, value in payload.fields.items():
+        if key in _MODE_KEYS and isinstance(value, str):
             phase = MODE_NAMES.get(value.rsplit(".", 1)[-1].strip("<>: 0123456789").lower())
             if phase is not None:
                 return phase
