@@ -7,7 +7,6 @@ the answer together. It must not know how passes are recognised or judged, nor h
 from __future__ import annotations
 
 import sys
-from collections import Counter
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -166,7 +165,7 @@ class _Answer:
     def _mostly_paired(self) -> bool:
         """Return whether at least half of the shorter run's leading passes were compared, or there are none."""
         role = self.alignment.role
-        totals = [sum(self.facts_of(side, role).values()) for side in (0, 1)]
+        totals = self._totals(role)
         pairs = sum(number for (who, _), number in self.found.paired.items() if who == role)
         return role is None or 2 * pairs >= min(totals)
 
@@ -175,7 +174,7 @@ class _Answer:
         role = self.alignment.role
         pairs = sum(number for (who, _), number in self.found.paired.items() if who == role)
         equal = sum(number for (who, _), number in self.found.identical.items() if who == role)
-        totals = [sum(self.facts_of(side, role).values()) for side in (0, 1)]
+        totals = self._totals(role)
         if role is None:
             return "no forward passes that both print"
         if not pairs:
@@ -184,11 +183,9 @@ class _Answer:
         verb = "agree" if not self.found.differences else "could be compared"
         return f"{pairs} of {whole} {role} passes {verb}, {equal} of them identical"
 
-    def facts_of(self, side: int, role: str | None) -> Counter[str]:
-        """Count the passes of a role by phase, without the dummies of graph capture."""
-        store = self.sides[side].passes
-        kinds = map(store.kind, range(len(store)))
-        return Counter(kind.phase for kind in kinds if kind.role == role and kind.during != "graph_capture")
+    def _totals(self, role: str | None) -> list[int]:
+        """Return how many passes of a role either run prints."""
+        return [side.passes.phases(role).total() for side in self.sides]
 
     # passes
 
@@ -330,7 +327,7 @@ class _Answer:
 
     def _one_sided_phases(self) -> None:
         """Say which phases only one run prints: hidden by CUDA graphs, never reached, or a difference."""
-        store_phases = [{role: self.facts_of(side, role) for role in _PLACES} for side in (0, 1)]
+        store_phases = [{role: self.sides[side].passes.phases(role) for role in _PLACES} for side in (0, 1)]
         for role in _PLACES:
             counts = [phases[role] for phases in store_phases]
             if not counts[0] or not counts[1]:
@@ -351,7 +348,7 @@ class _Answer:
             self.out.notes.append(f"{message}: the {lacks} replays CUDA graphs, which hide them")
             return
         later = {"verify": "draft_extend", "draft_extend": "verify", "decode": "verify"}.get(phase)
-        reached = later is not None and any(self.facts_of(1 - side, other)[later] for other in _PLACES)
+        reached = later is not None and any(self.sides[1 - side].passes.phases(other)[later] for other in _PLACES)
         if not reached:
             self.out.notes.append(f"{message}: the {lacks} prints nothing that comes after them either")
             return
@@ -371,7 +368,7 @@ class _Answer:
         found, out = self.found, self.out
         paired: dict[str, Any] = {}
         for role in _PLACES:
-            totals = [sum(self.facts_of(side, role).values()) for side in (0, 1)]
+            totals = self._totals(role)
             if any(totals):
                 grounds = {ground: number for (who, ground), number in found.paired.items() if who == role}
                 paired[role] = {"baseline": totals[0], "candidate": totals[1]}

@@ -230,6 +230,15 @@ class PassStore:
         total = sum(number for _, number in chosen)
         return {self.tables.slots.values[slot] for slot, number in found.items() if 2 * number > total}
 
+    def phases(self, role: str | None) -> Counter[str]:
+        """Count the passes of a role by phase, without the dummies of graph capture."""
+        found: Counter[str] = Counter()
+        for pattern, number in self._patterns.items():
+            kind = self.tables.kinds.values[pattern.kind]
+            if number and kind.role == role and kind.during != "graph_capture":
+                found[kind.phase] += number
+        return found
+
     def joined(self) -> dict[tuple[str, str], int]:
         """Return by role and phase how many states are usually joined, as far as the joins say it."""
         found: dict[tuple[str, str], Counter[int]] = {}
