@@ -41,7 +41,7 @@ color:var(--ink);background:var(--ground);font:15px/1.5 system-ui,sans-serif}
 .logscope table{border-collapse:collapse;font-variant-numeric:tabular-nums;font-size:.93em}
 .logscope th,.logscope td{padding:.25em .7em;text-align:left;vertical-align:top;border-bottom:1px solid var(--line);
 color:var(--ink);background:transparent}
-.logscope td{max-width:32em;overflow-wrap:anywhere}
+.logscope td{max-width:32em;overflow-wrap:break-word}
 .logscope tbody tr:nth-child(even) td{background:var(--stripe)}
 .logscope .n{text-align:right;white-space:nowrap;overflow-wrap:normal}
 .logscope .chart>div{width:100%;min-height:120px}
