@@ -229,6 +229,10 @@ def test_three_lines_without_anything_around_them():
     report = of(case("00"))
     assert any("how many writers print cannot be told" in note for note in report.notes)
     assert {row["rows"] for row in report.tables["layers"]} == {"21"}
+    (row,) = report.tables["phases"].rows
+    # By rows alone at best, and that evidence said; or unknown, with the reason.
+    said = any(note.startswith("the phase of 1 pass is unknown: ") for note in report.notes)
+    assert said if row["phase"] == "unknown" else report.facts["evidence"] == {"target extend": "rows"}
     assert not re.search(r"TP\d|rank \d", str(report.as_dict()))
 
 

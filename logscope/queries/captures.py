@@ -364,6 +364,7 @@ def _notes(
     notes = [in_run(tally, segment.file, segment.number, said) for segment, said in hidden_by_graphs]
     serving = [bucket for bucket in targets if bucket.key.during == "serving"]
     notes += copies_notes(tally, serving)
+    notes += unknown_notes(serving)
     for bucket in targets:
         for (event, said, seen), differs in bucket.num_aux_differs.items():
             captured = count(seen, "hidden capture is", "hidden captures are")
@@ -381,6 +382,17 @@ def _notes(
     if incomplete:
         notes.append(f"{count(incomplete, 'pass')} at a cut edge or with damage: counted, not compared with the others")
     return notes
+
+
+def unknown_notes(buckets: Iterable[Bucket]) -> list[str]:
+    """Say why the phase of some passes is not known, in the words of who labelled them."""
+    reasons: dict[str, int] = {}
+    for bucket in buckets:
+        if bucket.key.phase == "unknown":
+            for reason, number in bucket.reasons.items():
+                reasons[reason] = reasons.get(reason, 0) + number
+    ordered = sorted(reasons.items(), key=lambda each: -each[1])
+    return [f"the phase of {count(number, 'pass')} is unknown: {reason}" for reason, number in ordered[:3]]
 
 
 def copies_notes(tally: Tally, buckets: Iterable[Bucket]) -> list[str]:

@@ -18,6 +18,7 @@ from logscope.queries.captures import (
     joined_words,
     mode_notes,
     per_pass,
+    unknown_notes,
 )
 from logscope.queries.lengths import Lengths
 from logscope.queries.lineage import Lineage
@@ -346,6 +347,7 @@ class Summarize:
         notes += [Note(said) for said in _varying_notes(buckets)]
         notes += [Note(said, _until(said, " (first")) for said in variant_notes(buckets)]
         notes += [Note(said) for said in copies_notes(tally, buckets)]
+        notes += [Note(said) for said in unknown_notes(buckets)]
         notes += [Note(said) for said in _same_states_notes(serving)]
         notes += [Note(said) for said in self._reading_notes(context)]
         return notes
@@ -385,7 +387,7 @@ class Summarize:
         if damaged:
             notes.append(
                 f"{count(damaged, 'record is', 'records are')} damaged ({found.cut:,} cut, {found.rejoined:,} "
-                "rejoined): their unfinished values enter no number here"
+                "rejoined): unfinished values enter no number here"
             )
         if unparsed:
             notes.append(f"{count(unparsed, 'record')} could not be read; logscope events lists them with the reason")
