@@ -58,7 +58,7 @@ def _untitled(part: dict[str, Any]) -> dict[str, Any]:
 def report_schema() -> dict[str, Any]:
     """Return the schema of a report."""
     finding: dict[str, Any] = {field.name: {"type": ["string", "null"]} for field in fields(Finding)}
-    finding["rule"] = {"type": "string", "pattern": "^[A-Z][0-9]{3}$"}
+    finding["rule"] = {"type": "string", "pattern": "^([A-Z][0-9]{3}|accept-min)$"}
     finding["severity"] = {"enum": list(typing.get_args(Severity))}
     finding["message"] = TEXT
     finding["where"] = {
