@@ -34,19 +34,34 @@ if TYPE_CHECKING:
 TIME_LIMIT = 0.25
 
 _KEY = regex.compile(r"([^\s=,:()\[\]{}'\"]+)=(?!=)")
-_PAIR_KEY = regex.compile(r"\s*([^:=,]*?[^:=,\s])\s*(?::(?=\s|$|,)|=)[ \t]*")
+# The patterns give nothing back that they took (++, *+) where other text must follow: linear whatever the text.
+_PAIR_KEY = regex.compile(r"\s*+([^:=,\s]++(?:\s++[^:=,\s]++)*+)\s*+(?::(?=\s|$|,)|=)[ \t]*+")
 _PAIR_NUMBER = regex.compile(
-    r"([-+]?(?:nan|inf)\b|[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)(?:\s?(%|[A-Za-z][\w/]*))?$"
+    r"([-+]?(?:nan|inf)\b|[-+]?(?:\d++\.?+\d*+|\.\d++)(?:[eE][-+]?\d++)?)(?:\s?(%|[A-Za-z][\w/]*+))?$"
 )
 _PAIR_END = regex.compile(r",(?=\s|$)|\.(?=\s|$)")
 _SEPARATOR = regex.compile(r"[:=]")
-_REPEATED = regex.compile(r"\s*\[repeated (\d+)x across cluster\]\s*$")
-_LABEL = regex.compile(r"\s*:?\s*(?P<label>[^:=\[\](),]*?)(?::(?=\s|$)|(?=\s+[^\s=:,]+=)|\s*$|(?=\s*[(\[]))")
-_PLACEHOLDER = regex.compile(r"%[-+ #0]*\d*(?:\.\d+)?[sdrfgi]|\{[A-Za-z_][\w.\[\]()!]*(?::[^{}]*)?\}")
+_REPEATED_WORDS = "[repeated "
+_REPEATED = regex.compile(r"\[repeated (\d{1,9})x across cluster\]\s*+$")
+_WORD = r"[^\s:=\[\](),]++"
+_NAMED = r"[^\s=:,]++="
+# Words up to a colon, a key, a bracket or the end; no words where a key follows at once.
+_LABEL = regex.compile(
+    rf"\s*+(?::\s*+)?+(?P<label>{_WORD}(?:\s++(?!{_NAMED}|$|[(\[]){_WORD})*+)?+"
+    rf"(?:\s*+:(?=\s|$)|(?=\s++{_NAMED})|\s*+$|(?=\s*+[(\[]))|\s*+:(?=\s)|\s++(?={_NAMED})"
+)
+_PLACEHOLDER = regex.compile(r"%[-+ #0]*+\d*+(?:\.\d++)?[sdrfgi]|\{[A-Za-z_][\w.\[\]()!]*(?::[^{}]*)?\}")
 _SLUG = regex.compile(r"[^a-z0-9]+")
 _INTEGER_WORD = regex.compile(r"\d+")
 _DTYPES = frozenset({"bf16", "fp16", "fp32", "f16", "f32", "bfloat16", "float16", "float32", "fp8", "int8", "half"})
 _MODES = {"NULL", "LAST", "FULL"}
+# A layer's number has no more digits than this.
+_LAYER_DIGITS = 9
+# Axes and numbers of a tensor, as torch bounds them.
+_MOST_AXES = 64
+_MOST_NUMBERS = 2**63 - 1
+# No norm or state is near this, in any precision models are run in; what is was glued together from two numbers.
+_LARGEST = 1e100
 
 
 class PatternTimeout(Exception):  # noqa: N818 - turned into an unparsed record, never shown as it is
@@ -263,14 +278,17 @@ def _tagged(dialect: Dialect, text: str, at: int, limit: int) -> Reading | None:
         found = _LABEL.match(text, begin, limit)
         if found is None:
             return None
-        label, begin_fields = as_text(found["label"]).strip(), found.end()
+        label, begin_fields = as_text(found["label"] or "").strip(), found.end()
     layer: int | None = None
     if dialect.label is not None:
         spelled = _full(dialect.label, label)
         if spelled is None:
             return None
-        if spelled.groupdict().get("layer"):
-            layer = int(spelled["layer"])
+        number = spelled.groupdict().get("layer")
+        if number:
+            if len(number) > _LAYER_DIGITS:
+                return None
+            layer = int(number)
         event = dialect.event
     else:
         event, layer = slug(label)
@@ -291,7 +309,7 @@ def _tagged(dialect: Dialect, text: str, at: int, limit: int) -> Reading | None:
 def slug(label: str) -> tuple[str, int | None]:
     """Return a label as an event name, and the integer inside it: ``layer 3 capture`` is layer_capture, 3."""
     found = _INTEGER_WORD.search(label)
-    if found is None or len(found[0]) > 9:
+    if found is None or len(found[0]) > _LAYER_DIGITS:
         return _SLUG.sub("_", label.lower()).strip("_"), None
     without = label[: found.start()] + " " + label[found.end() :]
     return _SLUG.sub("_", without.lower()).strip("_"), int(found[0])
@@ -415,7 +433,7 @@ def _columns(payload: Payload, values: Mapping[str, tuple[str, Value]], text: st
                 payload.head_resolution = tuple(resolution(one) for one in printed_all)
         elif name == "mode":
             payload.mode = _mode(value)
-        elif name == "layer" and isinstance(value.value, int) and not isinstance(value.value, bool):
+        elif name == "layer" and _is_layer(value.value):
             payload.layer = value.value
         elif name == "residual_is_none" and key != name and isinstance(value.value, str):
             # A dialect may print the opposite (`res=yes` says that a residual is there).
@@ -424,9 +442,17 @@ def _columns(payload: Payload, values: Mapping[str, tuple[str, Value]], text: st
             payload.fields[name] = as_json(value.value)
 
 
+def _is_layer(number: Any) -> bool:
+    return isinstance(number, int) and not isinstance(number, bool) and abs(number) < 10**_LAYER_DIGITS
+
+
 def _is_shape(value: Value) -> bool:
+    """Tell whether a value can be a tensor's shape: whole numbers, as many and as large as torch can hold."""
     inner = as_json(value.value)
-    return isinstance(inner, list) and all(isinstance(axis, int) and not isinstance(axis, bool) for axis in inner)
+    if not isinstance(inner, list) or len(inner) > _MOST_AXES:
+        return False
+    axes = all(isinstance(axis, int) and not isinstance(axis, bool) and axis >= 0 for axis in inner)
+    return axes and max(inner, default=0) <= _MOST_NUMBERS and math.prod(inner) <= _MOST_NUMBERS
 
 
 def _mode(value: Value) -> str:
@@ -439,10 +465,19 @@ def _one_number(value: Value, text: str) -> tuple[float, str] | None:
     """Return the number a value is, with its printed text; a tensor of one number counts as one."""
     inner = value.value
     if isinstance(inner, TensorText):
-        return (inner.numbers[0], inner.texts[0]) if len(inner.numbers) == 1 else None
-    if value.kind == "number" and isinstance(inner, (int, float)):
-        return float(inner), value.text(text)
-    return None
+        if len(inner.numbers) != 1:
+            return None
+        number, printed = inner.numbers[0], inner.texts[0]
+    elif value.kind == "number" and isinstance(inner, (int, float)):
+        number, printed = float(inner), value.text(text)
+    else:
+        return None
+    return (number, printed) if _can_be(number) else None
+
+
+def _can_be(number: float) -> bool:
+    """Tell whether a tensor can hold a number (nan and inf it can): digits glued together make larger ones."""
+    return abs(number) < _LARGEST or not math.isfinite(number)
 
 
 def _numbers(value: Value, text: str) -> tuple[list[float], list[str], bool] | None:
@@ -453,10 +488,12 @@ def _numbers(value: Value, text: str) -> tuple[list[float], list[str], bool] | N
     """
     inner = value.value
     if isinstance(inner, TensorText):
-        return inner.numbers, inner.texts, True
+        return (inner.numbers, inner.texts, True) if all(map(_can_be, inner.numbers)) else None
     if not isinstance(inner, list) or not all(isinstance(n, (int, float)) and not isinstance(n, bool) for n in inner):
         return None
     numbers = [float(number) for number in inner]
+    if not all(map(_can_be, numbers)):
+        return None
     rounded = not all(map(exact_in_half_precision, numbers))
     texts = [part.strip() for part in value.text(text).strip("[]() ").split(",")] if rounded else []
     if len(texts) != len(numbers):
@@ -497,18 +534,20 @@ def _pairs(dialect: Dialect, text: str, at: int, limit: int) -> Reading | None:
             fields[name] = _typed(dialect, name, printed)
     units: dict[str, str] = {}
     end_of_text = limit
-    repeated = _REPEATED.search(text, at, limit)
+    words = text.rfind(_REPEATED_WORDS, at, limit)
+    repeated = _REPEATED.match(text, words, limit) if words >= 0 else None
     if repeated is not None:
         fields["repeated"] = int(repeated[1])
-        end_of_text = repeated.start()
+        end_of_text = at + len(text[at:words].rstrip())
     position = head.end()
+    last_closing = text.rfind(")", position, end_of_text)
     last: str | None = None
     last_printed = ""
     while position < end_of_text:
         if text[position] in ", \t.":
             position += 1
             continue
-        stop = _pair_end(text, position, end_of_text)
+        stop = _pair_end(text, position, end_of_text, last_closing)
         key = _PAIR_KEY.match(text, position, stop)
         if key is None:
             chunk = text[position:stop].strip()
@@ -588,24 +627,29 @@ def _judge_pairs(
     payload.column = position - at
 
 
-def _pair_end(text: str, at: int, limit: int) -> int:
-    """Return where a pair ends: at a comma or full stop followed by a blank, outside parentheses."""
-    position = at
+def _pair_end(text: str, at: int, limit: int, last_closing: int) -> int:
+    """Return where a pair ends: at a comma or full stop followed by a blank, outside parentheses.
+
+    ``last_closing`` is the place of the last closing parenthesis before the limit. Every character is looked at once.
+    """
+    position = seen = at
+    opened = 0
+    separated = False
     while True:
         found = _PAIR_END.search(text, position, limit)
         if found is None:
             return limit
-        if found[0] == "." and not _SEPARATOR.search(text, at, found.start()):
+        end: int = found.start()
+        separated = separated or _SEPARATOR.search(text, seen, end) is not None
+        opened += text.count("(", seen, end) - text.count(")", seen, end)
+        seen = end
+        if found[0] == "." and not separated:
             # The full stop of an abbreviation inside a key: `est. read BW (GB/s per GPU)`.
             position = found.end()
-            continue
-        opened = text.count("(", at, found.start()) - text.count(")", at, found.start())
-        if opened <= 0:
-            return int(found.start())
-        closing = text.find(")", found.start(), limit)
-        if closing < 0:
-            return int(found.start())
-        position = closing
+        elif opened <= 0 or last_closing < end:
+            return end
+        else:
+            position = text.find(")", end, limit)
 
 
 def _with_unit(dialect: Dialect, name: str, printed: str, units: dict[str, str]) -> Any:
@@ -707,8 +751,8 @@ def _keyvalue(dialect: Dialect, text: str, at: int, limit: int) -> Reading | Non
     for name, printed in head.groupdict().items():
         if printed is not None:
             kept = _typed(dialect, name, printed)
-            if name == "layer":
-                reading.payload.layer = int(kept)
+            if name == "layer" and _is_layer(kept):
+                reading.payload.layer = kept
             else:
                 reading.payload.fields[name] = kept
     return reading

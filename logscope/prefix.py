@@ -18,13 +18,16 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 # Colour codes whole, without the ESC byte, and with U+FFFD (EF BF BD) in its place: collectors do all three.
-_CODE = r"(?:(?:\x1b|\xef\xbf\xbd)?\[(?:\d{1,3}(?:;\d{1,3})*)?m|\x1b\[[0-9;?]*[A-Za-z]|\x1b\][^\x07\x1b]*\x07)"
+# No two of the forms begin alike: a run of codes can be read in one way only, so no run of them can take long.
+_CODE = r"(?:(?:\xef\xbf\xbd)?\[(?:\d{1,3}(?:;\d{1,3})*)?m|\x1b\[[0-9;?]*[A-Za-z]|\x1b\][^\x07\x1b]*\x07)"
 _COLOUR = re.compile(_CODE)
 _STAMP = r"(\d{4}-\d\d-\d\d)[T ](\d\d:\d\d:\d\d(?:[.,]\d+)?)(Z|[+-]\d\d:?\d\d)?"
-_RANK = re.compile(r"([A-Z][A-Z_]*?)(\d+)")
+# A number of a prefix; what has more digits is none.
+_N = r"\d{1,9}"
+_RANK = re.compile(rf"([A-Z][A-Z_]*?)({_N})")
 _COLUMNS = {"DP": "dp_rank", "PP": "pp_rank", "TP": "tp_rank", "EP": "ep_rank", "PID": "pid"}
 # Worker_TP1, EngineCore_DP0: vLLM puts the rank into the process name.
-_NAME_RANK = re.compile(r"_(DP|PP|TP|EP)(\d+)")
+_NAME_RANK = re.compile(rf"_(DP|PP|TP|EP)({_N})(?!\d)")
 _LEVELS = "DEBUG|INFO|WARN|WARNING|ERROR|CRITICAL|FATAL|TRACE"
 
 _Found = dict[str, "str | int | list[str] | list[tuple[str, int]]"]
@@ -93,21 +96,21 @@ def _nothing(found: re.Match[str], into: _Found) -> None:
 _FORMS: tuple[tuple[re.Pattern[str], Callable[[re.Match[str], _Found], None]], ...] = tuple(
     (re.compile(pattern), take)
     for pattern, take in (
-        (r"\[(?:(\d{4}-\d\d-\d\d) )?(\d\d:\d\d:\d\d(?:[.,]\d+)?)((?: [A-Z][A-Z_]*\d+)*)\][ ]?", _sglang),
+        (rf"\[(?:(\d{{4}}-\d\d-\d\d) )?(\d\d:\d\d:\d\d(?:[.,]\d+)?)((?: [A-Z][A-Z_]*{_N})*)\][ ]?", _sglang),
         # Rust tracing: stamp, level, module, each between colour codes.
         (
-            rf"{_STAMP}{_CODE}*[ \t]+{_CODE}*[ \t]*(?:{_LEVELS}){_CODE}*[ \t]+"
-            rf"{_CODE}*[\w.:-]+?{_CODE}*:?{_CODE}*:{_CODE}*[ \t]*",
+            rf"{_STAMP}{_CODE}*[ \t]+(?:{_CODE}+[ \t]*)?(?:{_LEVELS}){_CODE}*[ \t]+"
+            rf"{_CODE}*[\w.:-]+?{_CODE}*(?::{_CODE}*)?:{_CODE}*[ \t]*",
             _time,
         ),
         (
-            rf"(\d{{4}}-\d\d-\d\d) (\d\d:\d\d:\d\d(?:[.,]\d+)?) +({_LEVELS}) +(\d+) +"
-            r"\[ *((?:[A-Z][A-Z_]*\d+ +)*)[\w./-]+:\d+\][ ]?",
+            rf"(\d{{4}}-\d\d-\d\d) (\d\d:\d\d:\d\d(?:[.,]\d+)?) +({_LEVELS}) +({_N}) +"
+            rf"\[ *((?:[A-Z][A-Z_]*{_N} +)*)[\w./-]+:\d+\][ ]?",
             _formatter,
         ),
         (rf"{_STAMP} +(?:-|\|) +(?:{_LEVELS}) +(?:-|\|)(?: +[\w.]+ +(?:-|\|))?[ ]?", _time),
         (rf"{_STAMP}[ \t]+", _time),
-        (r"\(([A-Za-z_][\w.:-]*) pid=(\d+)(?:, ip=([0-9a-fA-F.:]+))?\)[ ]?", _worker),
+        (rf"\(([A-Za-z_][\w.:-]*) pid=({_N})(?:, ip=([0-9a-fA-F.:]+))?\)[ ]?", _worker),
         (rf"(?:{_LEVELS}) (\d\d-\d\d) (\d\d:\d\d:\d\d)(?:\.\d+)? \[?[\w./-]+:\d+\][ ]?", _vllm),
         (r"\[(pod/[^\]\s]+)\][ ]?", _named),
         (r"\[(rank\d+)\]:[ ]?", _named),

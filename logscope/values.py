@@ -155,13 +155,15 @@ def _continues_word(source: str, at: int) -> bool:
 
 
 def _number(text: str) -> int | float | str:
-    """Return an int or a float; text when it is too long to be either."""
+    """Return an int or a float; text when it is too long or too large to be either."""
     if _INTEGER.fullmatch(text):
         return int(text) if len(text) <= _MAX_DIGITS else text
     try:
-        return float(text.replace("_", ""))
+        number = float(text.replace("_", ""))
     except ValueError:
         return text
+    # 1e999 is no infinity that somebody printed.
+    return number if math.isfinite(number) else text
 
 
 def _read_string(source: str, at: int) -> Value:
@@ -206,13 +208,14 @@ def _read_call(source: str, at: int, name: str, opening: int, depth: int) -> Val
     """``torch.Size([21, 7168])`` is a list, ``tensor(...)`` a TensorText, any other call keeps its text."""
     last = name.rpartition(".")[2]
     if last in ("tensor", "Tensor", "Parameter"):
-        return _read_tensor(source, at, opening)
-    if last == "Size":
+        if depth < MAX_DEPTH:
+            return _read_tensor(source, at, opening, depth)
+    elif last == "Size" and depth < MAX_DEPTH:
         inner = _read_container(source, opening, depth)
         value = inner.value
-        if isinstance(value, (list, tuple)) and len(value) == 1 and isinstance(value[0], (list, tuple)):
+        if isinstance(value, list) and len(value) == 1 and isinstance(value[0], list):
             value = value[0]
-        return Value(list(value), "shape", at, inner.end)
+        return Value(value, "shape", at, inner.end)
     end = _skip(source, opening)
     return Value(as_text(source[at:end]), "call", at, end)
 
@@ -297,7 +300,7 @@ def _inside(opening: str) -> str:
     return {"[": "a list", "(": "a tuple", "{": "a dict"}[opening]
 
 
-def _read_tensor(source: str, at: int, opening: int) -> Value:
+def _read_tensor(source: str, at: int, opening: int, depth: int) -> Value:
     """Read the text of a tensor's repr, over as many lines as it takes; nan and inf are numbers."""
     numbers: list[float] = []
     texts: list[str] = []
@@ -326,7 +329,7 @@ def _read_tensor(source: str, at: int, opening: int) -> Value:
         else:
             keyword = _KEYWORD.match(source, index)
             if keyword is not None:
-                value = read_value(source, keyword.end())
+                value = read_value(source, keyword.end(), depth=depth + 1)
                 keywords[keyword[1]] = value.value
                 index = value.end
                 continue
@@ -339,7 +342,10 @@ def _read_tensor(source: str, at: int, opening: int) -> Value:
                 continue
             if found.end() >= length:
                 break
-            numbers.append(float(found[0].replace("_", "")))
+            number = float(found[0].replace("_", ""))
+            if math.isinf(number) and found.re is _NUMBER:
+                raise Unreadable(index, "a number a tensor can hold")
+            numbers.append(number)
             texts.append(found[0])
             index = found.end()
     raise Unfinished(length, "a tensor")
