@@ -24,7 +24,7 @@ ROWS: list[tuple[str, list[str]]] = [
     ("passes", ["copies", "assembly", "segments", "phases", "passes"]),
     ("report", ["report", "select", "labelled", "event", "versions"]),
     ("queries", ["queries", "states"]),
-    ("run", ["remote", "run", "live", "frames", "saved"]),
+    ("run", ["remote", "run", "live", "frames", "saved", "scale"]),
     ("check", ["contract", "rules", "check"]),
     ("diff", ["align", "compare", "diffwords", "diff"]),
     ("render", ["redact", "snippets", "explain", "settings", "render", "plot"]),

@@ -116,11 +116,27 @@ def fetch(
 
 
 @command
-def summarize(logs: Logs, shared: Shared, follow: Follow = False) -> int:
+def summarize(
+    logs: Logs,
+    shared: Shared,
+    follow: Follow = False,
+    engine: Annotated[
+        str | None,
+        option(
+            "--engine", help="Read many files on a cluster: dask.", panel=INPUT, metavar="NAME", complete=among("dask")
+        ),
+    ] = None,
+    engine_address: Annotated[
+        str | None,
+        option("--engine-address", help="Its scheduler; else a local cluster.", panel=INPUT, metavar="tcp://HOST:PORT"),
+    ] = None,
+) -> int:
     """Show what the logs hold: segments, phases, hidden captures, acceptance, damage, on one screen."""
-    from logscope.cli.reading import ask
+    from logscope.cli.reading import ask, on_engine
     from logscope.queries.summarize import Summarize
 
+    if engine or engine_address:
+        return on_engine(logs, shared, Summarize(), engine or "dask", engine_address, follow=follow)
     return ask(logs, shared, Summarize(), "summarize()", follow=follow)
 
 

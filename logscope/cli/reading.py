@@ -56,6 +56,32 @@ def ask(
     return show(answer(logs, shared, query), shared, shared, fail_on)
 
 
+def on_engine(
+    logs: Sequence[str], shared: Shared, query: Query, engine: str, address: str | None, *, follow: bool
+) -> int:
+    """Ask one question of many files that are read on a cluster; each file that is done is said on a terminal."""
+    from logscope import scale  # noqa: PLC0415 - an engine is an extra
+
+    if follow or shared.words():
+        raise UsageError(
+            "--engine reads whole files",
+            why="a live log, or a part of one, is not worth a cluster",
+            help="leave out --follow and the options under Selection",
+        )
+    if shared.explain_python:
+        words = arguments(engine=engine, address=address)
+        lines = ["from logscope import scale", "from logscope.queries.summarize import Summarize", ""]
+        return explain([*lines, f"print(scale.answer(Summarize(), {list(logs)!r}, {words}))"])
+
+    def done(name: str, count: int, total: int) -> None:
+        if sys.stderr is not None and sys.stderr.isatty() and not shared.quiet:
+            say(Message(f"{count} of {total} files: {name}"), "note")
+
+    report = scale.answer(query, logs, engine=engine, address=address, grammars=shared.grammar or (), on_file=done)
+    recognised(report.accounting, list(logs), [])
+    return show(report, shared, shared)
+
+
 def _ask_page(logs: Sequence[str], shared: Shared, query: Query, fail_on: str | None) -> int:
     """Show the answer as a page, with charts and the lines behind its findings."""
     from logscope.cli.evidence import page_text  # noqa: PLC0415 - pages only
@@ -90,7 +116,13 @@ def answers(logs: Sequence[str], shared: Shared, queries: Sequence[Query]) -> li
     known = grammar.load(shared.grammar or ())
     misses: list[ServerEvent] = []
     with progress(sources) as on_block:
-        found = run.items_of(sources, known, reading, keep_copies=bool(select.rank), on_block=on_block)
+        found = run.items_of(
+            sources,
+            known,
+            reading,
+            keep_copies=bool(select.rank) or any(getattr(query, "keep_copies", False) for query in queries),
+            on_block=on_block,
+        )
         items = noting_misses((item for _, item in found), misses)
         sees = [query.see for query in queries]
         for item in selected(items, shared):
