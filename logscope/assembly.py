@@ -180,3 +180,17 @@ def role_of(payload: Payload, role: Role | None) -> Role | None:
         return "target" if joined is not None and joined > 1 else "draft"
     return role
 
+
+def reads_join(payload: Payload, target: Open) -> bool:
+    """Tell whether a draft's input is the joined state of a target pass: the same rows, norm and head."""
+    join = target.join
+    return (
+        join is not None
+        and payload.shape == join.shape
+        and payload.head is not None
+        and join.head is not None
+        and payload.norm is not None
+        and join.norm is not None
+        and abs(payload.norm - join.norm) <= payload.norm_resolution + join.norm_resolution
+        and all(abs(a - b) <= 1e-3 * abs(a) + 5e-5 for a, b in zip(payload.head, join.head, strict=False))
+    )

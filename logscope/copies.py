@@ -88,7 +88,9 @@ class Slot:
             same = not slot.payload.usable or (
                 slot.payload.intact != main.payload.intact and compatible(slot.payload, main.payload)
             )
-            (others if same else variants).extend((slot.first, *slot.others) if keep or not same or slot.payload.intact == "cut" else ())
+            (others if same else variants).extend(
+                (slot.first, *slot.others) if keep or not same or slot.payload.intact == "cut" else ()
+            )
         others.sort(key=lambda occurrence: occurrence[1])
         variants.sort(key=lambda occurrence: occurrence[1])
         return Record(main.first, self.total, others, variants)

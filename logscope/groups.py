@@ -16,10 +16,11 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from logscope.assembly import Open, continues, role_of
+from logscope.assembly import Open, continues, reads_join, role_of
 from logscope.copies import Census, Form, Slot, compatible, kind_of, near, text_key, unmistakable
 from logscope.model import ForwardPass
 from logscope.phases import Habits, decide, no_verify, printed_phase
+from logscope.segments import ANY
 from logscope.tangle import Move, Tangle, Track
 
 if TYPE_CHECKING:
@@ -220,7 +221,9 @@ class Group:
 
     def _take_end(self, occurrence: Occurrence, payload: Payload, key: tuple[Any, ...], owners: list[Open]) -> None:
         """Place a ``forward_end`` in the first of the passes it may belong to that has room."""
-        at = next((at for at, slot in enumerate(made.end for made in owners) if slot is None or slot.total < self.number), 0)
+        at = next(
+            (at for at, slot in enumerate(made.end for made in owners) if slot is None or slot.total < self.number), 0
+        )
         slot = self._put_end(owners[at], occurrence, payload, key)
         if len(owners) > 1:
             doubt = Doubt(occurrence, slot, owners)
@@ -492,6 +495,17 @@ class Group:
         made.offset = occurrence[1]
         made.segment = lives.segment
         made.time = occurrence[2].time or scene.time if later is None else later.time
+        if (
+            role == "draft"
+            and back is not None
+            and back.role == "target"
+            and back.region == ANY
+            and reads_join(occurrence[3], back)
+        ):
+            # Dummy input is no joined state: what seemed to be captured into a graph was served.
+            back.region, back.back, back.fresh = None, None, True
+            back.during = lives.during_serving
+            self._served = track.served = True
         made.region = self._region(role, occurrence[3].rows) if later is None else None
         if back is not None and back.region == made.region:
             made.back, back.next = back, made
@@ -524,7 +538,8 @@ class Group:
         if region is None or (self._served and not lives.ready):
             return None
         if role == "target":
-            if "draft" in region:
+            if "draft" in region or (region == ANY and self.habits.captured_drafts):
+                # The target's graphs are captured before the draft's.
                 return None
             tokens = lives.draft_tokens
             if self.number != 1 and tokens and rows is not None and no_verify(rows, tokens, 0):

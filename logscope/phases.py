@@ -12,8 +12,11 @@ follows decides: a draft pass with all rows (FULL) follows a verify of spec v2, 
 
 from __future__ import annotations
 
+from collections import Counter
 from math import gcd
 from typing import TYPE_CHECKING, NamedTuple
+
+from logscope.segments import ANY
 
 if TYPE_CHECKING:
     from logscope.assembly import Open
@@ -64,6 +67,8 @@ class Habits:
         ``v2`` when a verify is followed by a draft pass with all rows, ``v1`` when by the accepted rows only.
     verify_rows
         the greatest common divisor of the rows of all verifies known by order: draft tokens divide it.
+    captured_drafts
+        draft passes were captured into graphs.
     captured_rows
         the most rows of a target pass that was captured into a graph: smaller verifies are replayed and print nothing.
     last_names, full_names
@@ -71,8 +76,8 @@ class Habits:
     """
 
     __slots__ = (
-        "all_rows", "captured_rows", "decodes", "drafts", "full_names", "last_names", "targets", "verify_rows",
-        "version", "version_why", "wide", "_said", "_unsaid",
+        "all_rows", "captured_drafts", "captured_rows", "decodes", "drafts", "full_names", "last_names", "targets", "verify_rows",
+        "version", "version_why", "wide", "_said", "_shares", "_unsaid",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -87,7 +92,9 @@ class Habits:
         self.all_rows: set[str] = set()
         self.verify_rows = 0
         self.captured_rows = 0
+        self.captured_drafts = False
         self._said = 0
+        self._shares: Counter[int] = Counter()
         self._unsaid = 0
 
     def note(self, made: Open, lives: Lives) -> None:
@@ -100,6 +107,7 @@ class Habits:
         self.drafts += 1
         back = made.back
         if made.region is not None:
+            self.captured_drafts = True
             return
         if made.wide:
             self.wide = True
@@ -111,6 +119,15 @@ class Habits:
                 self.decodes = True
         else:
             self._after_target(made, back, lives)
+
+    def never_verified(self, rows: int, kept: int) -> bool:
+        """Tell whether verifies of ``rows / kept`` draft tokens are too rare to be verifies at all.
+
+        A request is extended once and verified many times, so in a log that prints verifies at least half of the
+        target passes have the rows of one number of draft tokens. Asked where no draft decode step tells.
+        """
+        total = self._shares.total()
+        return total >= 8 and (rows % kept != 0 or 4 * self._shares[rows // kept] < total)
 
     @property
     def says_extends(self) -> bool:
@@ -126,6 +143,8 @@ class Habits:
                 self._said += 1
             else:
                 self._unsaid += 1
+        if back.rows is not None and made.join is not None and made.join.rows:
+            self._shares[back.rows // made.join.rows if back.rows % made.join.rows == 0 else 0] += 1
         if self.version is not None or made.rows is None:
             return
         read = self.reads(made)
@@ -308,6 +327,8 @@ def _kept_last(
     if tokens is not None and kept is not None and kept * tokens != rows:
         # All rows go on although not every draft token of every request was accepted: no verify.
         return Label("extend", "rows")
+    if kept and rows is not None and version != "v1" and habits.never_verified(rows, kept):
+        return Label("extend", "rows")
     if not after.closed and not final:
         return None
     if said_after(after, lives, rows):
@@ -349,6 +370,8 @@ def no_verify(rows: int, tokens: int | None, verified: int) -> bool:
 def _captured(made: Open, habits: Habits, lives: Lives, *, final: bool) -> Label | None:
     """Label a target pass with dummy input, run while graphs are captured."""
     what = made.region or ""
+    if what == ANY and made.next is None and not final:
+        return None
     if "verify" in what:
         return Label("verify", "server")
     if "piecewise" in what or "prefill" in what:

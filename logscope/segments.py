@@ -40,7 +40,8 @@ PAST = frozenset({"ready", "decode_stats", "request_finish", "sigquit", "traceba
 _NOT_CAPTURING = frozenset(
     {"ready", "prefill_stats", "decode_stats", "load_weight_begin", "http_access", "server_args"}
 )
-_ANY = "any"
+# A region of which no line says what is captured.
+ANY = "any"
 
 
 class Prefill:
@@ -155,7 +156,7 @@ class Lives:
                 begun = True
             elif event in ("graph_capture_end", "graph_capture_progress"):
                 begun = self.started = self.loaded = True
-                self.region = str(payload.fields.get("what", _ANY))
+                self.region = str(payload.fields.get("what", ANY))
                 self._regions[()] = self.region
 
     def glued(self) -> None:
@@ -208,7 +209,7 @@ class Lives:
             if segment.ready_line is None:
                 segment.ready_line = line
         elif event == "graph_capture_begin":
-            what = str(payload.fields.get("what", _ANY))
+            what = str(payload.fields.get("what", ANY))
             self._regions.pop((), None)
             self._regions[prefix.writer] = self.region = what
             self.graphs.add(what)
@@ -223,7 +224,7 @@ class Lives:
         elif event == "graph_capture_progress":
             segment.graphs_captured = True
             if self.region is None and not self.ready:
-                self._regions[()] = self.region = _ANY
+                self._regions[()] = self.region = ANY
         elif event == "server_args":
             self._args(segment, payload)
             segment.server_args_line = line

@@ -400,7 +400,9 @@ def _as_after_loss(payload: Payload) -> Iterator[_State]:
 
 
 def _equal_heads(one: tuple[float, ...], other: tuple[float, ...]) -> bool:
-    return all(a == b or (a != a and b != b) or abs(a - b) <= 5e-5 + 1e-3 * abs(a) for a, b in zip(one, other, strict=False))  # noqa: PLR0124
+    return all(
+        a == b or (a != a and b != b) or abs(a - b) <= 5e-5 + 1e-3 * abs(a) for a, b in zip(one, other, strict=False)
+    )  # noqa: PLR0124
 
 
 def _near(one: Payload, other: Payload) -> bool:
