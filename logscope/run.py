@@ -11,21 +11,23 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from logscope import grammar as grammars_module
+from logscope.ahead import parsed
+from logscope.blocks import Block
 from logscope.errors import NothingRecognised
 from logscope.labelled import FileOrder, Labelled, in_order
 from logscope.model import Accounting, ForwardPass, Segment, ServerEvent
-from logscope.parse import LISTED_LINES, Parser
+from logscope.parse import LISTED_LINES
 from logscope.passes import Labeller
 from logscope.report import Context, Item, Query, Report, ask
 from logscope.source import expand, is_remote
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Sequence
     from pathlib import Path
 
     import polars as pl
 
-    from logscope.blocks import Block
+    from logscope.ahead import Step
     from logscope.event import Event
     from logscope.grammar import Grammar
     from logscope.plot import Plot
@@ -33,15 +35,19 @@ if TYPE_CHECKING:
     from logscope.select import Select
 
 
+# Texts that look like records and are none that are kept, to be shown when nothing else is found.
+MISSES = 10
+
+
 @dataclass(slots=True)
 class Reading:
-    """What is known of the files while and after they are read: counts, warnings, origins."""
+    """What is known of the files while and after they are read: counts, warnings, origins, near misses."""
 
     files: list[str] = field(default_factory=list)
     accounting: Accounting = field(default_factory=Accounting)
     warnings: list[str] = field(default_factory=list)
     origins: dict[str, dict[str, Any]] = field(default_factory=dict)
-    events: int = 0
+    misses: list[ServerEvent] = field(default_factory=list)
 
     def context(self) -> Context:
         """Return what queries may ask for."""
@@ -80,21 +86,29 @@ def items_of(
     """Read the sources one after the other; yield every item with its file's name, in file order."""
     for source in sources:
         reading.files.append(source.name)
-        parser = Parser(grammar, source.name)
         labeller = Labeller(source.name, keep_copies=keep_copies)
-        before = Accounting()
-        for block in source.blocks():
-            for item in labeller.feed(parser.feed(block)):
+        for step in _steps(source, grammar, reading, on_block):
+            for item in labeller.feed(step.occurrences):
                 yield source.name, item
-            _account(reading, parser.accounting, before)
-            if on_block is not None:
-                on_block(block)
-        for item in labeller.feed(parser.close()):
-            yield source.name, item
         for item in labeller.close():
             yield source.name, item
-        _account(reading, parser.accounting, before)
-        _warn(reading, source, parser)
+
+
+def _steps(
+    source: Source, grammar: Grammar, reading: Reading, on_block: Callable[[Block], None] | None
+) -> Iterator[Step]:
+    """Yield what a source's blocks hold; keep the accounts and the warnings."""
+    before = Accounting()
+    invalid: Sequence[int] = ()
+    offset = 0
+    for step in parsed(source, grammar):
+        yield step
+        _account(reading, step.accounting, before)
+        invalid = step.invalid_lines
+        if on_block is not None:
+            on_block(Block(source.name, offset, 0, bytes(step.size)))
+        offset += step.size
+    _warn(reading, source, before.invalid_utf8_bytes, invalid)
 
 
 def _account(reading: Reading, now: Accounting, before: Accounting) -> None:
@@ -106,13 +120,12 @@ def _account(reading: Reading, now: Accounting, before: Accounting) -> None:
             setattr(before, name, getattr(now, name))
 
 
-def _warn(reading: Reading, source: Source, parser: Parser) -> None:
+def _warn(reading: Reading, source: Source, wrong: int, invalid_lines: Sequence[int]) -> None:
     """Say what was wrong with an input, in sentences."""
     reading.warnings.extend(source.warnings)
-    wrong = parser.accounting.invalid_utf8_bytes
     if wrong:
-        lines = ", ".join(map(str, parser.invalid_lines))
-        more = ", ..." if len(parser.invalid_lines) >= LISTED_LINES else ""
+        lines = ", ".join(map(str, invalid_lines))
+        more = ", ..." if len(invalid_lines) >= LISTED_LINES else ""
         reading.warnings.append(f"{source.name}: {wrong} bytes are not UTF-8 (lines {lines}{more}); kept as they are")
 
 
@@ -126,24 +139,18 @@ def labelled_events(
     """Yield every event of the sources, in file order, as soon as its labels are known."""
     for source in sources:
         reading.files.append(source.name)
-        parser = Parser(grammar, source.name)
         labeller = Labeller(source.name, keep_copies=True)
         order = FileOrder(source.name)
-        before = Accounting()
-        for block in source.blocks():
-            yield from _ordered(order, labeller.feed(parser.feed(block)), labeller.watermark)
-            _account(reading, parser.accounting, before)
-            if on_block is not None:
-                on_block(block)
-        yield from _ordered(order, labeller.feed(parser.close()), labeller.watermark)
+        for step in _steps(source, grammar, reading, on_block):
+            yield from _ordered(order, labeller.feed(step.occurrences), labeller.watermark)
         yield from _ordered(order, labeller.close(), None)
-        _account(reading, parser.accounting, before)
-        _warn(reading, source, parser)
 
 
-def _ordered(order: FileOrder, items: Iterable[Item], watermark: int | None) -> Iterator[Labelled]:
+def _ordered(order: FileOrder, items: Iterable[Item], watermark: int | None, reading: Reading) -> Iterator[Labelled]:
     for item in items:
         order.add(item)
+        if isinstance(item, ServerEvent) and item.payload.kind == "unparsed" and len(reading.misses) < MISSES:
+            reading.misses.append(item)
     return order.until(watermark)
 
 

@@ -14,6 +14,7 @@ Order, the first that says something wins: the command line, the environment (LO
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 from dataclasses import dataclass, field
@@ -76,8 +77,10 @@ def files(start: Path, environ: Mapping[str, str] | None = None) -> list[Path]:
         except OSError:
             continue
     user = config_home(environ) / "config.toml"
-    if user.is_file():
-        out.append(user)
+    # A home that may not be entered (sudo -u, a service's account) holds no settings for whoever runs this.
+    with contextlib.suppress(PermissionError):
+        if user.is_file():
+            out.append(user)
     return out
 
 

@@ -50,7 +50,7 @@ def stream(logs: Sequence[str], shared: Shared, *, follow: bool) -> int:
         return OK
     with progress(sources) as on_block, _writer(wanted, shared, several=len(sources) > 1) as writer:
         _copy(run.labelled_events(sources, known, reading, on_block=on_block), writer, shared)
-        recognised(reading.accounting, reading.files)
+        recognised(reading.accounting, reading.files, reading.misses)
         writer.close(reading.accounting)
     warn(reading.warnings, shared)
     return OK
@@ -126,7 +126,7 @@ def _parquet(logs: Sequence[str], shared: Shared, wanted: Target) -> int:
         with progress(sources) as on_block:
             events = run.labelled_events(sources, known, reading, on_block=on_block)
             frame = frames.event_frame(select.filter_events(events) if select else events)
-        recognised(reading.accounting, reading.files)
+        recognised(reading.accounting, reading.files, reading.misses)
         warn(reading.warnings, shared)
     replace_file(wanted.path, frame.write_parquet)
     _say_written(wanted, shared)
