@@ -142,8 +142,8 @@ def labelled_events(
         labeller = Labeller(source.name, keep_copies=True)
         order = FileOrder(source.name)
         for step in _steps(source, grammar, reading, on_block):
-            yield from _ordered(order, labeller.feed(step.occurrences), labeller.watermark)
-        yield from _ordered(order, labeller.close(), None)
+            yield from _ordered(order, labeller.feed(step.occurrences), labeller.watermark, reading)
+        yield from _ordered(order, labeller.close(), None, reading)
 
 
 def _ordered(order: FileOrder, items: Iterable[Item], watermark: int | None, reading: Reading) -> Iterator[Labelled]:
