@@ -10,6 +10,7 @@ the onset, never the passes, so a check runs on a stream with flat memory.
 
 from __future__ import annotations
 
+from collections import deque
 from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
 _PIECES = 8
 # Whole passes after which several writers that never agree are taken to be past the cut beginning of a log.
 _EDGE = 16
+# In a log in doubt, fewer bad passes than one in so many since the first are no more than a note.
+_FEW = 4
 GROUPS = ("shapes", "captures", "norms", "ranks", "acceptance", "failures", "parsing")
 
 _RULES: dict[str, type[Rule]] = {}
@@ -107,6 +110,8 @@ class Scene:
         self._whole: dict[tuple[tuple[Any, ...], str], int] = {}
         self._full: dict[tuple[tuple[Any, ...], str], tuple[int, int]] = {}
         self._topk: int | None = None
+        self._unmarked = self._tangled = False
+        self._excess: deque[float] = deque(maxlen=8)
         self.last_join: dict[tuple[Any, ...], View] = {}
 
     @property
@@ -135,9 +140,31 @@ class Scene:
         """The topk of server_args; 1 when a draft decode of one row was seen, which no tree has."""
         return self.segment.topk if self.segment.topk is not None else self._topk
 
+    @property
+    def doubt(self) -> str | None:
+        """Return why single odd passes may be the log's doing: schedulers that print into one file without a mark."""
+        if self._unmarked and self.rows_may_differ is not None:
+            return "data-parallel schedulers print unmarked into this log, so single passes may be mixed up"
+        if self._tangled:
+            return "records of two passes are exchanged, so two schedulers print unmarked into this log"
+        return None
+
+    def _weigh(self, view: View) -> None:
+        """Look for two near passes whose captures and joins only add up together: their records are exchanged."""
+        found, join = view.identity, view.join
+        if found is None or join is None or found.holds is not False or found.residual is None:
+            return
+        square = (join.payload.norm or 0.0) ** 2
+        excess = found.residual * square
+        slack = 2 * found.tolerance * square
+        self._tangled = self._tangled or any(abs(excess + other) <= slack for other in self._excess)
+        self._excess.append(excess)
+
     def enter(self, item: ForwardPass, *, clean: bool) -> View:
         """Return the view of the next pass, in order."""
         key = item.group
+        prefix = item.records[0].first[2]
+        self._unmarked = self._unmarked or (prefix.dp_rank is None and prefix.tp_rank is None and prefix.pid is None)
         order = self._since_target.get(key)
         if item.role == "target":
             self._since_target[key] = 0
@@ -157,8 +184,8 @@ class Scene:
         else:
             view.take_pieces(loose)
             loose.clear()
-        self.hidden = view.hidden or self.hidden
-        self.draft_hidden = view.draft_hidden or self.draft_hidden
+        self.hidden = self.hidden or view.hidden
+        self.draft_hidden = self.draft_hidden or view.draft_hidden
         if item.during != "graph_capture":
             self._follow(view)
         return view
@@ -201,13 +228,13 @@ class Scene:
         follower = self._followers.setdefault(item.group, Follower())
         if item.role == "target":
             follower.target(item)
+            self._weigh(view)
             if view.join is not None:
                 self.last_join[item.group] = view
             else:
                 self.last_join.pop(item.group, None)
         else:
-            # After a verify with topk above 1 rows may stand in another order; an extend keeps them all.
-            view.trace = follower.draft(item, 1 if item.phase == "extend" else self.topk)
+            view.trace = follower.draft(item, self.topk)
 
 
 class View:
@@ -380,6 +407,13 @@ class Onset:
         self.last_bad_number: int | None = None
         self._last_good: tuple[int, Place] | None = None
 
+    @classmethod
+    def of(cls, bad: int, seen: int) -> Onset:
+        """Return an onset of so many bad passes of so many, when only the counts are known."""
+        onset = cls()
+        onset.bad, onset.seen, onset.since = bad, seen, seen
+        return onset
+
     def good(self, item: ForwardPass) -> None:
         """Take a pass that is as it should be."""
         self.seen += 1
@@ -470,6 +504,10 @@ class Rule:
         actual: str | None = None,
         evidence: str | None = None,
         help: str | None = None,  # noqa: A002 - the field's own name
+        onset: Onset | None = None,
     ) -> Finding:
-        """Return a finding of this rule."""
+        """Return a finding of this rule; a note when it rests on a few passes (``onset``) of a log in doubt."""
+        if onset is not None and self.scene.doubt is not None and onset.bad * _FEW < onset.since:
+            severity = "note"
+            evidence = f"{evidence}; {self.scene.doubt}" if evidence else self.scene.doubt
         return Finding(self.code, severity or self.severity, message, where, expected, actual, evidence, help)

@@ -94,6 +94,7 @@ class NoneInVerify(Rule):
             yield self.finding(
                 "Verify passes have no hidden capture, and no CUDA graph explains it.",
                 self._onset.place,
+                onset=self._onset,
                 expected="hidden captures in every verify",
                 actual="none",
                 evidence=self._onset.words,
@@ -171,6 +172,7 @@ class HiddenMode(Rule):
             yield self.finding(
                 f"The target's{what} passes keep hidden states in mode {name} where the draft needs FULL{kept}.",
                 onset.place,
+                onset=onset,
                 expected="FULL",
                 actual=name,
                 evidence=onset.words,
@@ -395,6 +397,7 @@ class LayerSet(Rule):
             f"The captured layers change during the run: {', '.join(parts) or 'layer order again'} in"
             f" {pass_name(seen.first)}.",
             seen.place,
+            onset=Onset.of(seen.count, self.looked),
             severity="warning" if lost else self.severity,
             expected=layer_list(main.layers),
             actual=layer_list(other.layers) + (f", {layer_list(other.twice)} twice" if other.twice else ""),
@@ -462,6 +465,7 @@ class Embedding(Rule):
         yield self.finding(
             f"The embedding output is among the {joined} joined states: {width}.",
             self._onset.place,
+            onset=self._onset,
             severity=severity,
             expected="decoder layers only",
             actual=f"the embedding and {count(joined - 1, 'layer')}",

@@ -38,7 +38,7 @@ EXPLAINS: Mapping[str, frozenset[str]] = {
     "H101": frozenset({"N106"}) | _LOW,
     "S102": frozenset({"E101", "E102", "N104", "N106"}) | _LOW,
     "S103": frozenset({"R101", "E101", "E102"}),
-    "R101": _LOW | {"N104", "N106"},
+    "R101": _LOW | {"H103", "N104", "N105", "N106"},
     "N101": frozenset({"A102", "E101", "N102", "N104", "N105", "N106"}) | _LOW,
     "N102": frozenset({"N103", "N104", "N105"}) | _LOW,
     "N103": frozenset({"N104", "N105"}) | _LOW,

@@ -173,6 +173,7 @@ class Zero(Rule):
             yield self.finding(
                 f"All values of {name} are zero in {pass_name(self._onset.first)}.",
                 self._onset.place,
+                onset=self._onset,
                 expected="a norm above 0",
                 actual=f"norm={record.payload.norm:.4f}, first values 0",
                 evidence=self._onset.words,
@@ -230,6 +231,7 @@ class TwinLayers(Rule):
             yield self.finding(
                 f"{names[0].capitalize()} and {names[1]} print the same state.",
                 self._onset.place,
+                onset=self._onset,
                 expected="two different states",
                 actual=f"norm={one.payload.norm} and the same first values twice",
                 evidence=f"lines {one.line} and {other.line}; {self._onset.words}",
@@ -302,6 +304,7 @@ class JoinNorm(Rule):
                 f"What is joined is not what was captured: norm^2 of the joined state differs from the sum over its"
                 f" captures by {abs(found.residual):.1e} in {pass_name(self._onset.first)}{as_if}.",
                 self._onset.place,
+                onset=self._onset,
                 expected=f"norm {math.sqrt(total):.4f} (the root of the captures' squares)",
                 actual=f"norm {join.payload.norm:.4f}",
                 evidence=f"{view.lines(*found.joined, join)}; tolerance {found.tolerance:.1e}; {self._onset.words}",
@@ -406,6 +409,7 @@ class JoinOrder(Rule):
             yield self.finding(
                 f"The joined state {begins}, in {pass_name(self._onset.first)}.",
                 self._onset.place,
+                onset=self._onset,
                 expected=head_words(first.payload),
                 actual=head_words(printed.payload),
                 evidence=f"{view.lines(first, of, printed)}; {self._onset.words}",
@@ -484,6 +488,7 @@ class DraftInput(Rule):
             f"The draft's input is not the state that was joined last: {what}; {percent(bad, seen)} of"
             f" {count(seen, 'input')}.",
             onset.place,
+            onset=onset,
             expected=_fingerprint(before.join.payload) if before is not None and before.join is not None else None,
             actual=_fingerprint(read.payload),
             evidence=f"{onset.words}{source}",
@@ -521,14 +526,14 @@ def _fingerprint(payload: Payload) -> str:
     needs="target passes with two or more layer captures that print first values",
 )
 class Frozen(Rule):
-    """A captured state does not change from pass to pass while the others do."""
+    """A captured state does not change from pass to pass while the others do, or none changes from verify to verify."""
 
     def __init__(self, scene: Scene) -> None:
         super().__init__(scene)
-        self._onset = Onset()
         self._before: dict[tuple[Any, ...], dict[int, Payload]] = {}
         self._streaks: dict[tuple[Any, ...], tuple[int, View, Record]] = {}
         self._found: dict[int, tuple[View, Record, int]] = {}
+        self._layers = 0
 
     def see(self, view: View) -> None:
         """Compare the captures of one pass with those of the pass before it."""
@@ -548,8 +553,8 @@ class Frozen(Rule):
             return
         self.looked += 1
         still = [layer for layer in both if same_head(now[layer].payload, before[layer])]
-        # All of them unchanged: the same prompt again. Only what stands still beside something that moves is frozen.
-        if len(still) == len(both):
+        # All of them unchanged is the same prompt again, unless it is a verify: its tokens are new every time.
+        if len(still) == len(both) and not (item.phase == "verify" and self._all_norms(now, before)):
             still = []
         for layer in both:
             key = (item.group, layer)
@@ -560,18 +565,31 @@ class Frozen(Rule):
             self._streaks[key] = (times + 1, first, record)
             if times + 1 >= _FROZEN:
                 self._found[layer] = (first, record, times + 1)
+        self._layers = max(self._layers, len(both))
+
+    @staticmethod
+    def _all_norms(now: dict[int, Record], before: dict[int, Payload]) -> bool:
+        return all(same_norm(now[layer].payload, before[layer]) for layer in now if layer in before)
 
     def findings(self) -> Iterator[Finding]:
-        """Answer once for each frozen layer."""
+        """Answer once for each frozen layer, or once for all of them."""
+        if len(self._found) == self._layers > 1:
+            view, record, times = min(self._found.values(), key=lambda found: found[1].line)
+            yield self._frozen("No captured state changes", "new tokens change every state", view, record, times)
+            return
         for layer, (view, record, times) in sorted(self._found.items()):
-            yield self.finding(
-                f"The state of layer {layer} does not change from pass to pass while other layers' do.",
-                Place(view.item.file, record.line),
-                expected="another state in every pass",
-                actual=f"{head_words(record.payload)} in {times + 1} passes in a row",
-                evidence=f"the first repetition is in {pass_name(view.item)}, line {record.line}",
-                help="one captured tensor is a view of a buffer that is not written any more",
-            )
+            what = f"The state of layer {layer} does not change"
+            yield self._frozen(what, "other layers' do", view, record, times)
+
+    def _frozen(self, what: str, but: str, view: View, record: Record, times: int) -> Finding:
+        return self.finding(
+            f"{what} from pass to pass, while {but}.",
+            Place(view.item.file, record.line),
+            expected="another state in every pass",
+            actual=f"{head_words(record.payload)} in {times + 1} passes in a row",
+            evidence=f"the first repetition is in {pass_name(view.item)}, line {record.line}",
+            help="what is captured is a view of a buffer that is not written any more",
+        )
 
 
 @register("N201", "drift", "warning", group="norms", needs="a second run to compare with: logscope diff GOOD THIS")

@@ -31,6 +31,8 @@ _SAME_FORM = 0.95
 _MARKED_OR_EQUAL = 0.5
 # A record that one writer never prints: so many passes, and more than half of them.
 _LEAST_MISSING = 3
+# Passes that only a few writers print: so many, and more than half as many as the common ones.
+_LEAST_ALONE = 6
 # Passes on each side in which a differing copy is looked for before it is called one: what another pass prints is that
 # pass's record, put into this one because its writer was ahead or behind.
 _AROUND = 16
@@ -110,6 +112,7 @@ class RankShape(_Copies):
                 f"Ranks of one {pass_name(self._onset.first)} disagree on the shape of its"
                 f" {record.payload.event.replace('_', ' ')}.",
                 Place(self._onset.first.file, line),
+                onset=self._onset,
                 expected=shape_words(record.payload.shape, hidden),
                 actual=shape_words(shape, hidden),
                 evidence=f"lines {record.line} and {line}; {self._onset.words}",
@@ -171,6 +174,7 @@ class RankDisagreement(_Copies):
         self._noise = Onset()
         self._missing: dict[tuple[str, str, int | None], _Missing] = {}
         self._part: dict[tuple[Any, ...], ForwardPass] = {}
+        self._few = Onset()
 
     def see(self, view: View) -> None:
         """Take one pass: count its copies, and compare them when the passes behind it are known."""
@@ -179,6 +183,7 @@ class RankDisagreement(_Copies):
         expected = item.expected_copies or 1
         if expected > 1 and item.during != "graph_capture" and item.complete and not view.edge:
             self._split(item, expected)
+            self._alone(item, expected)
         if expected > 1 and item.complete and view.clean and not view.edge and item.during != "graph_capture":
             self._count(item, expected)
 
@@ -225,6 +230,14 @@ class RankDisagreement(_Copies):
                 return
         self._part[item.group] = item
 
+    def _alone(self, item: ForwardPass, expected: int) -> None:
+        """Count passes that most writers print, and passes that only a few do."""
+        most = max(record.copies for record in item.records)
+        if most * 3 <= expected:
+            self._few.fault(item, item.records[0], (most, expected))
+        elif most * 2 > expected:
+            self._few.good(item)
+
     def _count(self, item: ForwardPass, expected: int) -> None:
         for record in item.records:
             key = (item.role, record.payload.event, record.payload.layer)
@@ -250,6 +263,19 @@ class RankDisagreement(_Copies):
             yield self._differ(self._values, self._values.first, None)
         elif self._noise.first is not None:
             yield self._differ(self._noise, self._noise.first, "note")
+        good = self._few.seen - self._few.bad
+        if self._few.first is not None and self._few.bad >= _LEAST_ALONE and self._few.bad * 2 > good > 0:
+            few, all_ = self._few.detail
+            who = f"{count(few, 'writer')} of about {all_}"
+            yield self.finding(
+                f"{who} {'prints' if few == 1 else 'print'} other values than the rest, beside the common passes.",
+                self._few.place,
+                expected="equal copies",
+                actual=f"{count(self._few.bad, 'pass')} of a few writers alone, {good:,} common ones",
+                evidence=self._few.words,
+                help="one rank computes something else throughout: give each rank a file of its own to see which",
+            )
+            return
         # When no record has a copy of every writer, their number is in doubt, not the run.
         if any(seen.onset.seen > seen.onset.bad for seen in self._missing.values()):
             for (role, event, layer), seen in self._missing.items():
@@ -263,6 +289,7 @@ class RankDisagreement(_Copies):
         return self.finding(
             f"Ranks disagree {little}on {name} in {pass_name(first)}: {what}.",
             Place(first.file, other[0]),
+            onset=onset,
             severity=severity,
             expected=f"{count(record.copies, 'equal copy', 'equal copies')}",
             actual=f"{count(max(1, len(record.variants)), 'copy differs', 'copies differ')}{rank}",
@@ -286,6 +313,7 @@ class RankDisagreement(_Copies):
             f"{count(expected - have, 'writer')} of {expected} {'does' if expected - have == 1 else 'do'} not print"
             f" {name} of {role} passes.",
             onset.place,
+            onset=onset,
             severity="warning" if always else "note",
             expected=count(expected, "copy", "copies"),
             actual=count(have, "copy", "copies"),

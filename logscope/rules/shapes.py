@@ -34,10 +34,11 @@ class _Due(NamedTuple):
 class _Joined:
     """All passes of a segment that joined one width."""
 
-    __slots__ = ("captured", "embedding", "joined", "onset", "record", "twice")
+    __slots__ = ("captured", "embedding", "hidden", "joined", "onset", "record", "twice")
 
     def __init__(self, view: View, record: Record) -> None:
         self.onset = Onset()
+        self.hidden = view.hidden
         self.record = record
         self.captured = tuple(one.payload.layer for one in view.captures)
         joined = view.joined
@@ -164,9 +165,29 @@ class AuxWidth(Rule):
             return None
         if self._planned is not None and self._planned * hidden != got:
             return _Due(self._planned * hidden, f"the capture plan has {count(self._planned, 'layer')}")
+        usual = self._usual(got)
+        if usual is not None:
+            return usual
         if got % hidden == 0 and not self._weights:
             return _Due(DEFAULT_STATES * hidden, "three states are usual, and no contract says otherwise", proven=False)
         return None
+
+    def _usual(self, got: int) -> _Due | None:
+        """Return the width other passes join, where this one is the odd one out: an fc takes one width only.
+
+        A width whose states are just the captured ones comes before others, the more frequent one before the rarer.
+        """
+        mine = self._widths[got]
+        others = {width: seen for width, seen in self._widths.items() if seen.hidden == mine.hidden}
+
+        def weight(width: int) -> tuple[bool, int]:
+            seen = others[width]
+            return (bool(seen.hidden) and width == len(seen.captured) * (seen.hidden or 0), seen.onset.bad)
+
+        most = max(others, key=weight)
+        if most == got or weight(most) == weight(got):
+            return None
+        return _Due(most, f"{count(others[most].onset.bad, 'pass')} of the same run join it")
 
     def findings(self) -> Iterator[Finding]:
         """Answer one finding for each width that is not the due one."""
@@ -178,6 +199,7 @@ class AuxWidth(Rule):
             yield self.finding(
                 self._message(got, due, seen),
                 seen.onset.place,
+                onset=seen.onset,
                 severity="error" if due.proven else "note",
                 expected=states(due.width, hidden),
                 actual=states(got, hidden),
@@ -334,6 +356,7 @@ class Rows(Rule):
             yield self.finding(
                 f"A {pass_name(self._onset.first)} has {count(actual, 'row')} where {rows} are due: {why}.",
                 self._onset.place,
+                onset=self._onset,
                 expected=rows,
                 actual=count(actual, "row"),
                 evidence=self._onset.words,
@@ -402,6 +425,7 @@ class FcSkipped(Rule):
             yield self.finding(
                 f"The draft skips its fc: its input is as wide as its embeddings ({own}), because {cause}.",
                 self._onset.place,
+                onset=self._onset,
                 severity=self.severity if known else "warning",
                 expected=states(due * hidden, hidden),
                 actual=states(own, hidden),
