@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
 # Seconds one pattern of a grammar may take on one record: no pattern can hang logscope.
 TIME_LIMIT = 0.25
+# Characters before an anchor that its patterns may look at.
+_LOOK_BEHIND = 64
 
 _KEY = regex.compile(r"([^\s=,:()\[\]{}'\"]+)=(?!=)")
 # The patterns give nothing back that they took (++, *+) where other text must follow: linear whatever the text.
@@ -144,11 +146,25 @@ def _full(pattern: Any, text: str) -> Any:
         raise PatternTimeout from error
 
 
-def read_record(dialects: Sequence[Dialect], text: str, at: int, limit: int) -> Reading | None:
+def read_record(dialects: Sequence[Dialect], text: str, at: int, limit: int, reach: int) -> Reading | None:
     """Read the record whose anchor stands at ``at``; its text ends at ``limit`` at the latest.
 
+    Only a ``call`` may end later, at ``reach`` at the latest: what looks like the next record may stand in its quotes.
     Returns None when no dialect matches and none of them is strict: the anchor's words stood in other text.
     """
+    # A line may be megabytes long and hold thousands of records: each gets its own part of it, copied once.
+    begin = max(0, at - _LOOK_BEHIND)
+    if any(dialect.reader == "call" for dialect in dialects):
+        text = text[begin:reach]
+    elif begin or limit < len(text):
+        text = text[begin:limit]
+    reading = _read_record(dialects, text, at - begin, limit - begin)
+    if reading is not None:
+        reading.end += begin
+    return reading
+
+
+def _read_record(dialects: Sequence[Dialect], text: str, at: int, limit: int) -> Reading | None:
     strict = False
     refused: Reading | None = None
     for dialect in dialects:
@@ -538,7 +554,8 @@ def _pairs(dialect: Dialect, text: str, at: int, limit: int) -> Reading | None:
     repeated = _REPEATED.match(text, words, limit) if words >= 0 else None
     if repeated is not None:
         fields["repeated"] = int(repeated[1])
-        end_of_text = at + len(text[at:words].rstrip())
+        end_of_text = limit = at + len(text[at:words].rstrip())
+        text = text[:limit]
     position = head.end()
     last_closing = text.rfind(")", position, end_of_text)
     last: str | None = None

@@ -137,9 +137,12 @@ class Grammar:
                     return at, anchor
             search = found.start() + 1
 
-    def read(self, text: str, at: int, anchor: str, limit: int) -> Reading | None:
-        """Read the record whose anchor stands at ``at`` in one-character-per-byte text."""
-        return read_record(self.anchors[anchor], text, at, limit)
+    def read(self, text: str, at: int, anchor: str, limit: int, reach: int | None = None) -> Reading | None:
+        """Read the record whose anchor stands at ``at`` in one-character-per-byte text.
+
+        It ends at ``limit`` at the latest, or at ``reach`` (the limit when not given) where it quotes what follows.
+        """
+        return read_record(self.anchors[anchor], text, at, limit, limit if reach is None else reach)
 
 
 def grammar_folders() -> list[Path]:
@@ -177,7 +180,11 @@ def find_shipped(name: str) -> Path:
 def available() -> list[Path]:
     """Return the files of every grammar loaded by default: shipped ones, then the user's, by name."""
     folder = user_folder()
-    own = sorted(folder.glob("*.toml")) if folder.is_dir() else []
+    try:
+        own = sorted(folder.glob("*.toml")) if folder.is_dir() else []
+    except PermissionError:
+        # A home that may not be entered (sudo -u, a service's account) holds no grammars for whoever runs this.
+        own = []
     return [*(find_shipped(name) for name in SHIPPED), *own]
 
 

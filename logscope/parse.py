@@ -15,12 +15,16 @@ import codecs
 import math
 import re
 from collections import deque
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+import regex
+
+from logscope.anchored import LONGEST_BEFORE, Anchored, inside_quotes
+from logscope.exact import TIME_LIMIT
 from logscope.model import NO_PREFIX, Accounting, Occurrence, Payload, Prefix
-from logscope.prefix import peel, peel_back, strip_colours
+from logscope.prefix import peel, peel_back
 from logscope.templates import DIGITS, Template, learn
 from logscope.values import as_text, exact_in_half_precision
 
@@ -28,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from logscope.blocks import Block
-    from logscope.exact import Reading
+    from logscope.exact import Dialect, Reading
     from logscope.grammar import Grammar
 
 # How many physical lines a record may wait for what it lacks.
@@ -36,14 +40,25 @@ TAIL_LINES = 4
 TENSOR_LINES = 24
 TENSOR_CHARACTERS = 1 << 16
 TRACEBACK_LINES = 400
+# How many records may wait at once, how long a waiting one may be, how often it is read again with more text, and how
+# much may wait behind it: hostile input costs a bounded multiple of its length. The oldest gives up first.
+_WAITING = {"tail": 32, "tensor": 16, "traceback": 256}
+_LONGEST_TORN = 1 << 20
+_TRIES = 64
+_QUEUED = 1 << 16
 # Distinct texts remembered; beyond it the memory is emptied and fills again. Bounds memory, never changes a result.
 REMEMBERED = 1 << 15
+REMEMBERED_BYTES = 16 << 20
+# A line longer than this is not remembered beyond its block, nor learned from.
+_LONG_LINE = 4096
+_LONG_BEFORE = 256
+# How far before its anchor a record's own words (`RuntimeError: `) are looked for.
+_LONGEST_LEAD = 600
 # Lines with bytes that are not UTF-8 that are listed by number.
 LISTED_LINES = 50
 
 _QUICK_TAIL = re.compile(rb", norm=(\d+\.\d{4}), first5=\[(-?\d[\d.e+-]*(?:, -?\d[\d.e+-]*)*)\]")
 _QUICK_NUMBER = re.compile(rb"-?\d[\d.e+-]*")
-_QUOTES = re.compile(r"\\.|['\"]", re.DOTALL)
 _EXCEPTION = re.compile(r"(?P<type>(?:[A-Za-z_]\w*\.)*[A-Z]\w*)(?:: (?P<message>.*))?$", re.DOTALL)
 _FRAME = re.compile(r"\s*File \"(?P<file>[^\"]*)\", line (?P<line>\d+)(?:, in (?P<function>.*))?")
 _MISMATCH = frozenset({"matmul_mismatch", "weight_shape_mismatch", "size_mismatch"})
@@ -83,7 +98,11 @@ def _index_of_none(known: list[_Said | None], start: int, total: int) -> int:
 
 @dataclass(slots=True)
 class _Entry:
-    """A record on its way out; ``open`` while following lines may still complete it."""
+    """A record on its way out; ``open`` while following lines may still complete it.
+
+    ``waited``: lines since it was last added to; ``tries``: how often more text was tried; ``level``: brackets open in
+    the text of its tensor.
+    """
 
     line: int
     offset: int
@@ -93,8 +112,9 @@ class _Entry:
     text: str = ""
     anchor: str = ""
     waited: int = 0
+    tries: int = 0
+    level: int = 0
     marked: bool = False
-    fields: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -132,6 +152,7 @@ class Parser:
         self._pending: list[_Entry] = []
         self._hot = (grammar.hot or "\n").encode("latin-1")
         self._seen: dict[bytes, _Said | None] = {}
+        self._held = 0
         self._boring: set[bytes] = set()
         self._refused: set[bytes] = set()
         self._kinds: dict[bytes, int | _Known] = {}
@@ -194,13 +215,15 @@ class Parser:
     def _know(self, lines: list[bytes]) -> list[_Said | None]:
         """Return what each line says if it is known: one whole record, or nothing at all (_BORING); else None."""
         seen = self._seen
-        if len(seen) >= REMEMBERED:
+        if len(seen) >= REMEMBERED or self._held > REMEMBERED_BYTES:
             seen.clear()
+            self._held = 0
         if not self._quick_allowed:
             return [None] * len(lines)
         for line in dict.fromkeys(lines):
             if line not in seen:
                 seen[line] = self._first_look(line)
+                self._held += len(line)
         return list(map(seen.__getitem__, lines))
 
     def _first_look(self, line: bytes) -> _Said | None:
@@ -223,7 +246,8 @@ class Parser:
         if self.grammar.undigited_finder.search(kind) is None:
             if len(self._boring) >= REMEMBERED:
                 self._boring.clear()
-            self._boring.add(kind)
+            if len(kind) <= _LONG_LINE:
+                self._boring.add(kind)
             return _BORING
         if self.grammar.byte_finder.search(line) is None or line.translate(_NOUGHTS) in self._refused:
             return _BORING
@@ -352,7 +376,7 @@ class Parser:
             except UnicodeDecodeError:
                 self.invalid_lines.append(number)
 
-    def _count(self, payload: Payload, line: int) -> None:
+    def _count(self, payload: Payload) -> None:
         """Account for one record that is done."""
         accounting = self.accounting
         if payload.kind == "event":
@@ -360,9 +384,6 @@ class Parser:
             setattr(accounting, intact, getattr(accounting, intact) + 1)
         elif payload.kind == "unparsed":
             accounting.unparsed += 1
-        else:
-            return
-        self._part_of(line)
 
     def _part_of(self, line: int) -> None:
         """Remember that this line holds a part of a record."""
@@ -381,7 +402,13 @@ class Parser:
         if template is None:
             return None
         norm, opened, values = text[cut + 7 : -1].partition(b", first5=[")
-        if not opened or text[-1] != _BRACKET or not 5 < len(norm) < 24 or norm[-5:-4] != b"." or not norm.replace(b".", b"", 1).isdigit():
+        if (
+            not opened
+            or text[-1] != _BRACKET
+            or not 5 < len(norm) < 24
+            or norm[-5:-4] != b"."
+            or not norm.replace(b".", b"", 1).isdigit()
+        ):
             return None
         tokens = values.split(b", ")
         numbers = self._numbers
@@ -434,7 +461,9 @@ class Parser:
         """Read a line that is one whole record and nothing else; None when it is more or less than that."""
         latin = text.decode("latin-1").removesuffix("\r")
         found = self.grammar.find(latin)
-        if found is None or found[0] != 0 or "\r" in latin or self._limit(latin, len(found[1])) != len(latin):
+        if found is None or found[0] != 0 or "\r" in latin:
+            return None
+        if Anchored(self.grammar, latin).limit(len(found[1])) != len(latin):
             return None
         reading = self.grammar.read(latin, 0, found[1], len(latin))
         if reading is None or reading.open is not None or reading.end != len(latin):
@@ -482,6 +511,9 @@ class Parser:
         Returns how many records and marks stand on it.
         """
         grammar = self.grammar
+        anchored = Anchored(grammar, text)
+        # What a quoted text is read for beyond the next record, in vain, in all.
+        spare = 4 * len(text)
         position = search = 0
         records = marks = 0
         while True:
@@ -490,12 +522,15 @@ class Parser:
                 break
             at, anchor = found
             after = at + len(anchor)
-            if _inside_quotes(text, at, position):
+            if anchored.quoted(at, position):
                 self.accounting.quoted += self._would_be(text, at, anchor)
                 search = after
                 continue
-            limit = self._limit(text, after)
-            reading = grammar.read(text, at, anchor, limit)
+            limit = anchored.limit(after)
+            reach = len(text) if spare > 0 else limit
+            reading = grammar.read(text, at, anchor, limit, reach)
+            if limit < reach and (reading is None or reading.end <= limit):
+                spare -= reach - at
             if reading is None:
                 search = at + 1
                 continue
@@ -504,15 +539,17 @@ class Parser:
                 self.accounting.quoted += 1
                 search = max(reading.end, after)
                 continue
-            begin, prefix, whole = self._before(text[position:at], anchor)
-            orphan = text[position : position + begin]
+            start = max(position, at - LONGEST_BEFORE)
+            begin, prefix, whole = self._before(text[start:at], anchor)
+            begin += start
+            whole = whole and start == position
             if payload.kind == "mark":
                 self._queue.append(_Entry(line, offset + at, prefix, payload))
                 marks += 1
                 search = max(reading.end, after)
                 continue
-            if self._pending and orphan.strip():
-                self._offer(orphan, NO_PREFIX, line)
+            if self._pending and text[position:begin].strip():
+                self._offer(text[position:begin], NO_PREFIX, line)
             glued = not whole or not first or position > 0
             if glued:
                 prefix = self._glue(prefix)
@@ -521,7 +558,7 @@ class Parser:
             entry = _Entry(line, offset + at, prefix, payload)
             self._admit(entry, reading, text, at, anchor, limit)
             if payload.event in _MISMATCH and self._pending:
-                self._end_traceback(prefix, text[position + begin : limit], payload, line)
+                self._end_traceback(prefix, text[begin:limit], payload, line)
             records += 1
             position = search = max(reading.end, after)
             if alone and records == 1 and not glued and reading.open is None:
@@ -536,25 +573,18 @@ class Parser:
         """Tell whether quoted text would have been a record (a bare `Capture ` in a sentence would not)."""
         if anchor in self.grammar.strict:
             return True
-        reading = self.grammar.read(text, at, anchor, len(text))
+        following = self.grammar.find(text, at + len(anchor))
+        limit = len(text) if following is None else following[0]
+        reading = self.grammar.read(text, at, anchor, limit)
         return reading is not None and reading.payload.kind == "event"
-
-    def _limit(self, text: str, after: int) -> int:
-        """Return where the record ends at the latest: where the next anchored record, with its prefix, begins."""
-        grammar = self.grammar
-        found = grammar.find(text, after)
-        while found is not None:
-            at, anchor = found
-            if anchor in grammar.strict and not _inside_quotes(text, at, 0):
-                begin, _ = peel_back(text[after:at])
-                return after + begin
-            found = grammar.find(text, at + len(anchor))
-        return len(text)
 
     def _before(self, before: str, anchor: str) -> tuple[int, Prefix, bool]:
         """Return where a record's prefix begins in the text before it, the prefix, and whether it is all there is."""
         if not before:
             return 0, NO_PREFIX, True
+        if len(before) > _LONG_BEFORE:
+            begin, prefix = self._peel(before, anchor)
+            return begin, prefix, begin == 0
         key = anchor + before
         known = self._befores.get(key)
         if known is None:
@@ -569,13 +599,22 @@ class Parser:
             return 0, prefix
         for dialect in self.grammar.anchors[anchor]:
             # Words that belong to the record though they stand before its anchor: `RuntimeError: `.
-            lead = dialect.lead.search(before, timeout=1) if dialect.lead is not None else None
+            lead = self._lead(dialect, before)
             if lead is not None:
                 end, prefix = peel(before[: lead.start()])
                 if end >= lead.start() or not before[end : lead.start()].strip():
                     return 0, prefix
                 return peel_back(before[: lead.start()])
         return peel_back(before)
+
+    def _lead(self, dialect: Dialect, before: str) -> Any:
+        """Return where a record's own words before its anchor begin, None when there are none."""
+        if dialect.lead is None:
+            return None
+        try:
+            return dialect.lead.search(before, max(0, len(before) - _LONGEST_LEAD), timeout=TIME_LIMIT)
+        except TimeoutError:
+            return None
 
     def _glue(self, prefix: Prefix) -> Prefix:
         return replace(prefix, peeled=False)
@@ -592,6 +631,8 @@ class Parser:
         """Remember a text that is one whole record up to the line's end, and its beginning, for the fast loop."""
         payload = reading.payload
         if payload.kind != "event" or not payload.usable or reading.end != len(text) or not self._quick_allowed:
+            return
+        if len(text) > _LONG_LINE:
             return
         before = text[:at].encode("latin-1")
         if before not in self._prefixes:
@@ -664,7 +705,8 @@ class Parser:
             found = self.grammar.find(text, at + len(anchor))
         if len(self._refused) >= REMEMBERED:
             self._refused.clear()
-        self._refused.add(raw.translate(_NOUGHTS))
+        if len(raw) <= _LONG_LINE:
+            self._refused.add(raw.translate(_NOUGHTS))
 
     # ------------------------------------------------------------------------------------- records over several lines
 
@@ -678,13 +720,25 @@ class Parser:
             opened = None
         if opened == "tensor" and torn:
             opened = "tail"
+        if opened in ("tail", "tensor") and limit - at > _LONGEST_TORN:
+            opened = None
         if opened is not None:
             entry.open, entry.anchor = opened, anchor
-            entry.text = text[at:limit]
             if opened == "traceback":
-                self._begin_traceback(entry, text, at)
+                self._begin_traceback(entry, text[max(0, at - LONGEST_BEFORE) : at])
+            else:
+                entry.text = text[at:limit]
+                entry.level = _level(entry)
             self._pending.append(entry)
+            alike = [other for other in self._pending if other.open == opened]
+            if len(alike) > _WAITING[opened]:
+                alike[0].open = None
+                self._pending = [other for other in self._pending if other.open is not None]
         self._queue.append(entry)
+        # While something waits, later lines are counted before it is sent out: this is the line's turn.
+        self._part_of(entry.line)
+        if len(self._queue) > _QUEUED:
+            self._close_pending(None)
 
     def _flush(self) -> None:
         """Send out what is complete, in file order."""
@@ -692,7 +746,7 @@ class Parser:
         while queue and queue[0].open is None:
             entry = queue.popleft()
             self._out.append((entry.line, entry.offset, entry.prefix, entry.payload))
-            self._count(entry.payload, entry.line)
+            self._count(entry.payload)
 
     def _age(self, line: int) -> None:
         """Close what has waited long enough."""
@@ -729,10 +783,18 @@ class Parser:
         waiting = [entry for entry in self._pending if entry.open == "tensor" and entry.line != line]
         if not waiting or not text.strip():
             return False
+        level = _change_of_level(text)
         for entry in waiting:
             if len(entry.text) + len(text) > TENSOR_CHARACTERS:
                 continue
             joined = entry.text + "\n" + text
+            if level is not None and entry.level + level[1] > 0:
+                # Rows of numbers, and the tensor does not end with them: nothing is known of it before its end.
+                entry.text, entry.level, entry.waited = joined, entry.level + level[0], 0
+                return True
+            entry.tries += 1
+            if entry.tries > _TRIES:
+                continue
             reading = self.grammar.read(joined, 0, entry.anchor, len(joined))
             if reading is None or reading.payload.kind != "event" or reading.payload.event != entry.payload.event:
                 continue
@@ -748,6 +810,7 @@ class Parser:
                 payload.intact = "rejoined"
                 payload.reason = f"{len(waiting)} tensors were open when it went on"
             entry.text, entry.payload, entry.waited = joined, payload, 0
+            entry.level = _level(entry)
             if reading.open is None:
                 entry.open = None
             return True
@@ -755,11 +818,14 @@ class Parser:
 
     def _rejoin(self, text: str, prefix: Prefix) -> bool:
         """Join a torn record with the text that completes it, if exactly one torn record fits."""
-        if prefix.time is not None or not text.strip():
+        if prefix.time is not None or len(text) > TENSOR_CHARACTERS or not text.strip():
             return False
         joined: list[tuple[_Entry, Payload]] = []
         for entry in reversed(self._pending):
             if entry.open != "tail" or (prefix is not NO_PREFIX and prefix.writer != entry.prefix.writer):
+                continue
+            entry.tries += 1
+            if entry.tries > _TRIES:
                 continue
             whole = entry.text + text
             reading = self.grammar.read(whole, 0, entry.anchor, len(whole))
@@ -779,10 +845,9 @@ class Parser:
 
     # ----------------------------------------------------------------------------------------------------- tracebacks
 
-    def _begin_traceback(self, entry: _Entry, text: str, at: int) -> None:
-        header = as_text(strip_colours(text[:at]))
-        end, _ = peel(text[:at])
-        header = as_text(text[end:at]).strip().rstrip(":")
+    def _begin_traceback(self, entry: _Entry, before: str) -> None:
+        end, _ = peel(before)
+        header = as_text(before[end:]).strip().rstrip(":")
         entry.payload.fields.update(
             process=writer_name(entry.prefix), exception=None, message=None, last_frame=None, header=header or None
         )
@@ -833,7 +898,7 @@ class Parser:
             fields["mismatch_line"] = line
         elif message is not None:
             anchor = self.grammar.find(message)
-            fields["quoted"] = anchor is not None and _inside_quotes(message, anchor[0], 0)
+            fields["quoted"] = anchor is not None and inside_quotes(message, anchor[0])
         entry.open = None
         return True
 
@@ -849,34 +914,35 @@ def writer_name(prefix: Prefix) -> str | None:
     return " ".join(parts) or None
 
 
-def _inside_quotes(text: str, at: int, start: int) -> bool:
-    """Tell whether a place stands inside a quoted text: a quote opened before it and closes behind it.
-
-    An apostrophe opens a quote only where a value may begin (behind ``=``, a bracket, a comma, a colon, a blank), so
-    that ``can't`` opens none.
-    """
-    if at > 0 and text[at - 1] in "'\"`":
-        return True
-    if text.find("'", start, at) < 0 and text.find('"', start, at) < 0:
-        return False
-    opened: str | None = None
-    for found in _QUOTES.finditer(text, start, at):
-        char = found[0]
-        if len(char) > 1:
-            continue
-        if opened is None:
-            before = text[found.start() - 1] if found.start() else " "
-            if char == '"' or before in "=([{,: \t":
-                opened = char
-        elif char == opened:
-            opened = None
-    return opened is not None and text.find(opened, at) >= 0
-
-
-_TENSOR_LINE = re.compile(
-    r"[\s\d.,eE+\-\[\]()nainftTrueFls]*(?:\.\.\.)?[\s\d.,eE+\-\[\]()nainf]*(?:\w+=.*)?$", re.DOTALL
+# Text that can stand inside a tensor, up to a keyword or the end.
+_TENSOR_LINE = regex.compile(r"[\s\d.,eE+\-\[\]()nainftTrueFls]*+(?:\w++=|(?<=\w)=|$)")
+# Rows of numbers and nothing else. A number is bounded, so that a digit is looked at a bounded number of times.
+_ROWS = re.compile(
+    r"(?:[\s,\[\]()]|(?:[-+]?\d{1,40}(?:\.\d{0,40})?(?:e[-+]\d{1,4})?|-?inf|nan|True|False)(?=[\s,\[\]()]|$))*$"
 )
 _DIGITS = re.compile(r"\d\.\d|\d,")
+
+
+def _level(entry: _Entry) -> int:
+    """Return how many brackets of a waiting tensor are open, 0 when its text so far is not plain."""
+    text = entry.text[entry.payload.column or 0 :]
+    if "'" in text or '"' in text or "<" in text:
+        return 0
+    return text.count("[") + text.count("(") - text.count("]") - text.count(")")
+
+
+def _change_of_level(text: str) -> tuple[int, int] | None:
+    """Return how many more brackets are open after rows of numbers, and the fewest on the way; None for other text."""
+    if len(text) > TENSOR_CHARACTERS or _ROWS.match(text) is None:
+        return None
+    change = lowest = 0
+    for char in text:
+        if char in "[(":
+            change += 1
+        elif char in "])":
+            change -= 1
+            lowest = min(lowest, change)
+    return change, lowest
 
 
 def _more_of_a_tensor(text: str) -> bool:
