@@ -134,6 +134,8 @@ class Model:
     def __init__(self, rnd: random.Random, expected: Expected) -> None:
         self.rnd = rnd
         self.expected = expected
+        self.kept = (0.0, "")
+        self.batch = 0
         self.values = [repr(half(rnd.gauss(0.0, 0.4))) for _ in range(4096)]
 
     def head(self) -> str:
@@ -205,20 +207,21 @@ class Model:
 
     def extend(self, out: Round, rows: int) -> None:
         """Print what a prefill of ``rows`` tokens prints."""
-        read = self.draft(out, "extend", rows, 1, self.target(out, "extend", rows))
-        self.steps(out, 1, read)
+        self.kept = self.draft(out, "extend", rows, 1, self.target(out, "extend", rows))
+        self.batch = 1
 
     def verify(self, out: Round, batch: int) -> None:
-        """Print a round of speculation for a batch of requests."""
-        rows = TOKENS * batch
-        _, head = self.draft(out, "draft_extend", rows, rows, self.target(out, "verify", rows))
-        # One row a request is kept: another norm, and the head of row 0 where that is the one.
-        self.steps(out, batch, (self.norm(batch, 0.4), head if self.rnd.random() < 0.3 else self.head()))
-
-    def steps(self, out: Round, batch: int, read: tuple[float, str]) -> None:
-        """Print the draft's further steps."""
+        """Print a round of speculation for a batch of requests: the draft's steps, the verify, the draft's extend."""
+        read = self.kept
+        if batch != self.batch or self.rnd.random() < 0.7:
+            # Another row of what the draft kept, or rows of several batches.
+            read = (self.norm(batch, 0.4), self.head())
         for _ in range(STEPS - 1):
             read = self.draft(out, "decode", batch, batch, read)
+        rows = TOKENS * batch
+        _, head = self.draft(out, "draft_extend", rows, rows, self.target(out, "verify", rows))
+        self.kept = (self.norm(batch, 0.4), head)
+        self.batch = batch
 
 
 class Log:
