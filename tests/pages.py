@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import doctest
+import importlib.util
 import io
 import os
 import re
 import sys
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "docs" / "_tools"))
@@ -22,6 +25,15 @@ ALL = [
     *sorted((ROOT / "samples").rglob("*.md")),
     *sorted((ROOT / "docs").rglob("*.md")),
 ]
+
+
+def need_modules(*names: str) -> None:
+    """Skip with the reason where a module is missing; LOGSCOPE_TEST_ALL=1 turns the skip into a failure."""
+    missing = ", ".join(name for name in names if importlib.util.find_spec(name) is None)
+    if missing and os.environ.get("LOGSCOPE_TEST_ALL") == "1":
+        pytest.fail(f"not installed: {missing}, and LOGSCOPE_TEST_ALL=1 asks for every test")
+    if missing:
+        pytest.skip(f"not installed: {missing} (pip install -e '.[docs,report]')")
 
 
 def name_of(page: Path) -> str:
@@ -63,13 +75,14 @@ def python_problems(page: Path, folder: Path) -> list[str]:
 
 
 def anchors(page: Path) -> set[str]:
-    """Return the anchors of a page's headings, as GitHub makes them."""
-    out = set()
+    """Return the anchors of a page's headings, as GitHub makes them: a second heading of the same words gets ``-1``."""
+    out: set[str] = set()
     inside = False
     for line in page.read_text(encoding="utf-8").splitlines():
         inside ^= line.lstrip().startswith("```")
         heading = re.match(r"#{1,6} +(.*)", line)
         if heading and not inside:
             text = re.sub(r"[`*]|\]\([^)]*\)|\[", "", heading[1])
-            out.add(re.sub(r"[^\w\- ]", "", text.lower()).replace(" ", "-"))
+            anchor = re.sub(r"[^\w\- ]", "", text.lower()).replace(" ", "-")
+            out.add(next(name for n in range(len(out) + 1) if (name := f"{anchor}-{n}" if n else anchor) not in out))
     return out
