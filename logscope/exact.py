@@ -8,6 +8,7 @@ events there are is data (grammar.py). Text is one character per byte (latin-1):
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -32,10 +33,14 @@ if TYPE_CHECKING:
 
 # Seconds one pattern of a grammar may take on one record: no pattern can hang logscope.
 TIME_LIMIT = 0.25
+# So many texts it may take longer on, in one file; it is not tried on any other.
+OVERTIMES = 4
 # Characters before an anchor that its patterns may look at.
 _LOOK_BEHIND = 64
 
-_KEY = regex.compile(r"([^\s=,:()\[\]{}'\"]+)=(?!=)")
+# regex looks for a text that a pattern requires as far as the limit, before it matches: asked at every word of a long
+# text, that is not linear. This one is asked at every word.
+_KEY = re.compile(r"([^\s=,:()\[\]{}'\"]+)=(?!=)")
 # The patterns give nothing back that they took (++, *+) where other text must follow: linear whatever the text.
 _PAIR_KEY = regex.compile(r"\s*+([^:=,\s]++(?:\s++[^:=,\s]++)*+)\s*+(?::(?=\s|$|,)|=)[ \t]*+")
 _PAIR_NUMBER = regex.compile(
@@ -72,7 +77,10 @@ class PatternTimeout(Exception):  # noqa: N818 - turned into an unparsed record,
 
 @dataclass(slots=True)
 class Dialect:
-    """One way an event is written. See grammar.py for what each key of the TOML means."""
+    """One way an event is written. See grammar.py for what each key of the TOML means.
+
+    ``overtimes`` counts the texts of this file on which one of its patterns ran into the time limit.
+    """
 
     event: str
     reader: str
@@ -93,6 +101,7 @@ class Dialect:
     decimals: dict[str, int] = field(default_factory=dict)
     layer: int | None = None
     hot: bool = False
+    overtimes: int = 0
 
 
 @dataclass(slots=True)
@@ -168,9 +177,14 @@ def _read_record(dialects: Sequence[Dialect], text: str, at: int, limit: int) ->
     strict = False
     refused: Reading | None = None
     for dialect in dialects:
+        if dialect.overtimes >= OVERTIMES:
+            reason = f"a pattern of {dialect.source} took longer than {TIME_LIMIT:g} s on {OVERTIMES} texts before"
+            refused = Reading(_unparsed(dialects, text, at, limit, reason), limit)
+            continue
         try:
             reading = _READERS[dialect.reader](dialect, text, at, limit)
         except PatternTimeout:
+            dialect.overtimes += 1
             reason = f"a pattern of {dialect.source} took longer than {TIME_LIMIT:g} s on this text"
             refused = Reading(_unparsed(dialects, text, at, limit, reason), limit)
             continue

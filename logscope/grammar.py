@@ -144,6 +144,12 @@ class Grammar:
         """
         return read_record(self.anchors[anchor], text, at, limit, limit if reach is None else reach)
 
+    def begin_file(self) -> None:
+        """Try every pattern again, those too that took too long in another file."""
+        for file in self.files:
+            for dialect in file.dialects:
+                dialect.overtimes = 0
+
 
 def grammar_folders() -> list[Path]:
     """Return where shipped grammars may stand: inside the package (wheel) or beside it (checkout, editable)."""

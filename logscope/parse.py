@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import regex
 
 from logscope.anchored import LONGEST_BEFORE, Anchored, inside_quotes
-from logscope.exact import TIME_LIMIT
+from logscope.exact import OVERTIMES, TIME_LIMIT
 from logscope.model import NO_PREFIX, Accounting, Occurrence, Payload, Prefix
 from logscope.prefix import peel, peel_back
 from logscope.templates import DIGITS, Template, learn
@@ -46,6 +46,9 @@ _WAITING = {"tail": 32, "tensor": 16, "traceback": 256}
 _LONGEST_TORN = 1 << 20
 _TRIES = 64
 _QUEUED = 1 << 16
+# Texts of a line may be looked at so many times its length in vain; reading a repr costs more than trying a pattern.
+_IN_VAIN = 64
+_COST_OF_REPR = 16
 # Distinct texts remembered; beyond it the memory is emptied and fills again. Bounds memory, never changes a result.
 REMEMBERED = 1 << 15
 REMEMBERED_BYTES = 16 << 20
@@ -143,6 +146,7 @@ class Parser:
 
     def __init__(self, grammar: Grammar, file: str = "-", *, quick: bool = True) -> None:
         self.grammar = grammar
+        grammar.begin_file()
         self.file = file
         self.accounting = Accounting()
         self.invalid_lines: list[int] = []
@@ -512,8 +516,8 @@ class Parser:
         """
         grammar = self.grammar
         anchored = Anchored(grammar, text)
-        # What a quoted text is read for beyond the next record, in vain, in all.
-        spare = 4 * len(text)
+        # Characters that may be read in vain, in all: a repr beyond the next record, what turns out to be no record.
+        spare = _IN_VAIN * len(text)
         position = search = 0
         records = marks = 0
         while True:
@@ -526,12 +530,17 @@ class Parser:
                 self.accounting.quoted += self._would_be(text, at, anchor)
                 search = after
                 continue
-            limit = anchored.limit(after)
-            reach = len(text) if spare > 0 else limit
+            limit = reach = anchored.limit(after)
+            if spare > 0:
+                reach = len(text)
+            elif anchor not in grammar.strict:
+                following = grammar.find(text, after)
+                limit = reach = min(limit, following[0]) if following is not None else limit
             reading = grammar.read(text, at, anchor, limit, reach)
-            if limit < reach and (reading is None or reading.end <= limit):
-                spare -= reach - at
+            if limit < reach and reading is not None and reading.end <= limit:
+                spare -= _COST_OF_REPR * (reach - at)
             if reading is None:
+                spare -= limit - at
                 search = at + 1
                 continue
             payload = reading.payload
@@ -609,11 +618,12 @@ class Parser:
 
     def _lead(self, dialect: Dialect, before: str) -> Any:
         """Return where a record's own words before its anchor begin, None when there are none."""
-        if dialect.lead is None:
+        if dialect.lead is None or dialect.overtimes >= OVERTIMES:
             return None
         try:
             return dialect.lead.search(before, max(0, len(before) - _LONGEST_LEAD), timeout=TIME_LIMIT)
         except TimeoutError:
+            dialect.overtimes += 1
             return None
 
     def _glue(self, prefix: Prefix) -> Prefix:
