@@ -32,6 +32,10 @@ if TYPE_CHECKING:
 _PIECES = 8
 # Whole passes after which several writers that never agree are taken to be past the cut beginning of a log.
 _EDGE = 16
+# Passes they must agree on until then, and those at the very beginning that show that nothing was cut off.
+_AGREED = 4
+_UNCUT = 2
+_CUT = -1
 # In a log in doubt, fewer bad passes than one in so many since the first are no more than a note.
 _FEW = 4
 GROUPS = ("shapes", "captures", "norms", "ranks", "acceptance", "failures", "parsing")
@@ -108,6 +112,7 @@ class Scene:
         self._since_target: dict[tuple[Any, ...], int] = {}
         self._loose: dict[tuple[Any, ...], list[View]] = {}
         self._whole: dict[tuple[tuple[Any, ...], str], int] = {}
+        self._begun: dict[tuple[Any, ...], int] = {}
         self._full: dict[tuple[tuple[Any, ...], str], tuple[int, int]] = {}
         self._topk: int | None = None
         self._unmarked = self._tangled = False
@@ -193,16 +198,26 @@ class Scene:
     def _left_edge(self, item: ForwardPass) -> bool:
         """Return whether the log is past its cut beginning, where passes lack records without a fault.
 
-        One writer is past it with its first whole pass. Several writers are cut at different places: they are past it
-        when all of them printed the same whole pass, at the latest after some whole ones (one rank may always differ).
+        One writer is past it with its first whole pass. Several writers are cut at different places. They were not cut
+        when server_args stands before them, or when all of them agree on the first two passes; else they are past it
+        when they have agreed on a few, at the latest after some whole ones (one rank may always differ).
         """
-        side = (item.group, item.role)
+        group, side = item.group, (item.group, item.role)
+        agreed = item.complete and all(
+            one.copies >= (item.expected_copies or 2) and not one.variants for one in item.records
+        )
+        begun = self._begun.get(group, 0)
+        if 0 <= begun < _UNCUT:
+            begun = self._begun[group] = begun + 1 if agreed else _CUT
+        if begun > 0:
+            return True
         whole = self._whole.get(side, 0)
         if item.complete and whole < _EDGE:
-            several = item.expected_copies != 1
-            agreed = all(one.copies >= (item.expected_copies or 2) and not one.variants for one in item.records)
-            started = self.segment.server_args_line is not None
-            self._whole[side] = whole = _EDGE if not several or agreed or started else whole + 1
+            if item.expected_copies == 1 or self.segment.server_args_line is not None:
+                whole = _EDGE
+            else:
+                whole += _EDGE // _AGREED if agreed else 1
+            self._whole[side] = whole
         return whole >= _EDGE
 
     def _told_apart(self, item: ForwardPass) -> bool:
