@@ -529,13 +529,28 @@ def furthest(dialects: Sequence[Dialect], text: str, at: int) -> tuple[int, str]
     """Return how far the best of the patterns matches, as a column, and what it says about it."""
     best, name = at, ""
     for dialect in dialects:
-        for end in range(len(text), best, -1):
-            if dialect.pattern.fullmatch(text, at, end, partial=True, timeout=TIME_LIMIT):
-                best, name = end, dialect.event
-                break
+        try:
+            end = _reach(dialect.pattern, text, at)
+        except TimeoutError:
+            return at, f"the pattern of '{dialect.event}' takes longer than {TIME_LIMIT:g} s on this text"
+        if end > best:
+            best, name = end, dialect.event
     rest = as_text(text[best : best + 20])
     what = f"the pattern of '{name}' matches up to here" if name else "no pattern matches its beginning"
     return best, f"{what}; then comes {rest!r}" if rest else what
+
+
+def _reach(pattern: Any, text: str, at: int) -> int:
+    """Return where the longest part of a text ends that the pattern matches as a beginning. Raises TimeoutError."""
+    low, high = at, len(text)
+    while low < high:
+        # What matches as a beginning does so when it is cut shorter: halving finds the end.
+        middle = (low + high + 1) // 2
+        if pattern.fullmatch(text, at, middle, partial=True, timeout=TIME_LIMIT):
+            low = middle
+        else:
+            high = middle - 1
+    return low
 
 
 def differences(payload: Payload, expect: dict[str, Any]) -> str | None:
