@@ -33,6 +33,14 @@ RULES: dict[What, tuple[str, Severity]] = {
     "copies": ("D103", "warning"),
     "rank": ("D103", "warning"),
 }
+# The codes of differences beside N201: name and usual severity. Their pages are docs/rules/CODE.md.
+CODES: dict[str, tuple[str, Severity]] = {
+    "D101": ("configuration", "warning"),
+    "D102": ("form", "error"),
+    "D103": ("records", "warning"),
+    "D104": ("acceptance", "warning"),
+    "D105": ("error", "error"),
+}
 GROUNDS: dict[Ground, str] = {
     "state": "the same pass: rows and lowest common state agree",
     "other": "the same pass: another of its states agrees in norm and first values",

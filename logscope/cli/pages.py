@@ -70,9 +70,11 @@ def rule_page(code: str, speaking: Speaking) -> int:
     """Print the page of one rule, or the list of all."""
     from logscope.check import page, rules  # noqa: PLC0415 - each command pays for its own imports only
     from logscope.cli.output import Target  # noqa: PLC0415
+    from logscope.diffwords import CODES  # noqa: PLC0415
     from logscope.report import Column, Report, Table  # noqa: PLC0415
 
     known = rules()
+    needs = "two runs: logscope diff BASELINE CANDIDATE"
     if code.lower() == "list":
         columns = [
             Column("code", always=True),
@@ -82,12 +84,16 @@ def rule_page(code: str, speaking: Speaking) -> int:
             Column("needs"),
         ]
         rows = [{column.name: getattr(rule, column.name) for column in columns} for rule in known.values()]
+        rows += [
+            {"code": code, "name": name, "severity": severity, "group": "diff", "needs": needs}
+            for code, (name, severity) in CODES.items()
+        ]
         return show(Report("rules", f"{len(rows)} rules", tables={"rules": Table(columns, rows)}), speaking, speaking)
     wanted = code.upper()
-    if wanted not in known:
+    if wanted not in known and wanted not in CODES:
         names = {rule.name: rule.code for rule in known.values()}
         if code.lower() not in names:
-            near = did_you_mean(wanted, known) or did_you_mean(code.lower(), names)
+            near = did_you_mean(wanted, [*known, *CODES]) or did_you_mean(code.lower(), names)
             raise UsageError(f"no rule '{code}'", help=near or "logscope rule list")
         wanted = names[code.lower()]
     write(page(wanted).rstrip("\n") + "\n", Target("md"), speaking)
