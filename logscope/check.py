@@ -7,6 +7,7 @@ be decided, with the reason. It must not know what any rule looks for.
 
 from __future__ import annotations
 
+from bisect import bisect_left, insort
 from collections import deque
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
@@ -25,13 +26,14 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Iterable, Mapping
 
-    from logscope.model import Finding
+    from logscope.model import Finding, Occurrence
     from logscope.report import Context, Item
     from logscope.rules.base import Rule
     from logscope.run import Run
 
 # Damaged lines that are remembered to tell what is missing from what was lost.
 _DAMAGE = 4096
+_DAMAGED = frozenset({"cut", "rejoined"})
 # Passes of a starting server that wait for the next line about its graphs.
 _HELD = 4096
 _GRAPH_BORDERS = frozenset({"graph_capture_begin", "graph_capture_end"})
@@ -62,25 +64,25 @@ class _Life:
         known = rules()
         self.rules: list[Rule] = [known[code](self.scene) for code in codes]
         self.passes = [0, 0]
-        self._held: list[tuple[ForwardPass, bool]] = []
+        self._held: list[tuple[ForwardPass, list[Occurrence], bool]] = []
         self._open = self._capturing = False
         self._border = 0
 
-    def see(self, item: ForwardPass, *, clean: bool) -> None:
+    def see(self, item: ForwardPass, damaged: list[Occurrence], *, clean: bool) -> None:
         """Take a pass; while the server starts, keep it until it is clear whether its input was real."""
         if item.line < self._border:
             # It began before the line that ends the capture, and waited for its last copies.
-            self._judge(replace(item, during="graph_capture"), clean=clean)
+            self._judge(replace(item, during="graph_capture"), damaged, clean=clean)
         elif item.during in ("startup", "warmup") and not self._open and len(self._held) < _HELD:
-            self._held.append((item, clean))
+            self._held.append((item, damaged, clean))
         else:
-            self._judge(item, clean=clean)
+            self._judge(item, damaged, clean=clean)
 
-    def _judge(self, item: ForwardPass, *, clean: bool) -> None:
+    def _judge(self, item: ForwardPass, damaged: list[Occurrence], *, clean: bool) -> None:
         self.passes[item.role == "draft"] += item.during != "graph_capture"
         self.scene.accept.see(item)
         self.scene.failures.see(item)
-        view = self.scene.enter(item, clean=clean)
+        view = self.scene.enter(item, damaged, clean=clean)
         for rule in self.rules:
             rule.see(view)
 
@@ -104,8 +106,8 @@ class _Life:
 
     def _settle(self, *, dummy: bool) -> None:
         held, self._held = self._held, []
-        for item, clean in held:
-            self._judge(replace(item, during="graph_capture") if dummy else item, clean=clean)
+        for item, damaged, clean in held:
+            self._judge(replace(item, during="graph_capture") if dummy else item, damaged, clean=clean)
 
     def outcome(self) -> _Outcome:
         """Return what the rules answer now."""
@@ -166,8 +168,8 @@ class Checker:
         )
         self._lives: dict[str, _Life] = {}
         self._done: list[_Outcome] = []
-        self._waiting: deque[ForwardPass] = deque()
-        self._damage: dict[str, deque[int]] = {}
+        self._waiting: deque[tuple[ForwardPass, list[Occurrence]]] = deque()
+        self._damage: dict[str, list[int]] = {}
         self._files: dict[str, RankFile] = {}
 
     # ------------------------------------------------------------------------------------------------------ the fold
@@ -183,11 +185,15 @@ class Checker:
             self._lives[item.file] = _Life(item, self.contract, self._given, self.codes)
         elif isinstance(item, ForwardPass):
             self._release(item)
-            for record in item.records:
-                for line, _, _, payload in (record.first, *record.others, *record.variants):
-                    if not payload.usable:
-                        self._damaged(item.file, line)
-            self._waiting.append(item)
+            damaged = [
+                one
+                for record in item.records
+                for one in (record.first, *record.others, *record.variants)
+                if one[3].intact in _DAMAGED
+            ]
+            for line, _, _, _ in damaged:
+                self._damaged(item.file, line)
+            self._waiting.append((item, damaged))
         else:
             self._release(item)
             if item.payload.kind == "unparsed" or not item.payload.usable:
@@ -200,22 +206,27 @@ class Checker:
         return self._files.setdefault(name, RankFile(name))
 
     def _damaged(self, file: str, line: int) -> None:
-        self._damage.setdefault(file, deque(maxlen=_DAMAGE)).append(line)
+        lines = self._damage.setdefault(file, [])
+        insort(lines, line)
+        if len(lines) > _DAMAGE:
+            del lines[: _DAMAGE // 2]
 
     def _release(self, item: ForwardPass | ServerEvent | None) -> None:
         """Judge the passes that waited: what stands among a pass's lines comes before anything behind its last one."""
         waiting = self._waiting
         while waiting:
-            head = waiting[0]
-            last = max(record.line for record in head.records)
+            head, damaged = waiting[0]
+            last = max([record.first[0] for record in head.records])
             if item is not None and item.file == head.file and item.line <= last:
                 return
             waiting.popleft()
-            clean = not any(head.line <= line <= last for line in self._damage.get(head.file, ()))
+            lines = self._damage.get(head.file, [])
+            at = bisect_left(lines, head.line)
+            clean = at == len(lines) or lines[at] > last
             self._file(head.file).add(head)
             life = self._lives.get(head.file)
             if life is not None:
-                life.see(head, clean=clean)
+                life.see(head, damaged, clean=clean)
 
     # ---------------------------------------------------------------------------------------------------- the answer
 

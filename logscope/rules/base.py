@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from logscope.contract import Contract
-    from logscope.model import ForwardPass, Payload, Record, Segment, ServerEvent, Severity
+    from logscope.model import ForwardPass, Occurrence, Payload, Record, Segment, ServerEvent, Severity
 
 # Passes without a join that are remembered as possible pieces of the next one with a join.
 _PIECES = 8
@@ -36,6 +36,7 @@ _EDGE = 16
 _AGREED = 4
 _UNCUT = 2
 _CUT = -1
+_USABLE = frozenset({"whole", "partial"})
 # In a log in doubt, fewer bad passes than one in so many since the first are no more than a note.
 _FEW = 4
 GROUPS = ("shapes", "captures", "norms", "ranks", "acceptance", "failures", "parsing")
@@ -165,8 +166,8 @@ class Scene:
         self._tangled = self._tangled or any(abs(excess + other) <= slack for other in self._excess)
         self._excess.append(excess)
 
-    def enter(self, item: ForwardPass, *, clean: bool) -> View:
-        """Return the view of the next pass, in order."""
+    def enter(self, item: ForwardPass, damaged: Sequence[Occurrence], *, clean: bool) -> View:
+        """Return the view of the next pass, in order; ``damaged`` are its damaged records and copies."""
         key = item.group
         prefix = item.records[0].first[2]
         self._unmarked = self._unmarked or (prefix.dp_rank is None and prefix.tp_rank is None and prefix.pid is None)
@@ -176,10 +177,10 @@ class Scene:
             order = None
         elif order is not None:
             self._since_target[key] = order + 1
-        if item.role == "draft" and item.phase == "decode" and item.rows == 1 and item.during != "graph_capture":
-            self._topk = 1
         edge = not self._left_edge(item)
-        view = View(self, item, order, clean=clean, edge=edge, told_apart=self._told_apart(item))
+        view = View(self, item, order, damaged, clean=clean, edge=edge, told_apart=self._told_apart(item))
+        if item.role == "draft" and item.phase == "decode" and view.rows == 1 and item.during != "graph_capture":
+            self._topk = 1
         loose = self._loose.setdefault(key, [])
         if loose and (loose[-1].item.role != item.role or loose[-1].item.during != item.during):
             loose.clear()
@@ -255,9 +256,13 @@ class Scene:
 class View:
     """One forward pass as rules see it; what several rules need is worked out once, when first asked.
 
+    first, join, read
+        its first usable record of every event but captures; the joined state; what a draft pass read.
     order
         for a draft pass: how many draft passes came since the target's last one (0 = the first after it); None when
         no target pass is known before it.
+    damaged
+        its records and copies that are cut or rejoined.
     clean
         False when damaged records stand among its lines: what is missing may have been lost in the log.
     told_apart
@@ -270,30 +275,45 @@ class View:
     """
 
     __slots__ = (
-        "_identity", "captures", "clean", "draft_hidden", "edge", "hidden", "item", "join", "order", "pieces", "scene",
-        "told_apart", "trace",
+        "_identity", "captures", "clean", "damaged", "draft_hidden", "edge", "first", "hidden", "item", "join", "order",
+        "pieces", "read", "rows", "scene", "told_apart", "trace",
     )  # fmt: skip
 
     def __init__(
-        self, scene: Scene, item: ForwardPass, order: int | None, *, clean: bool, edge: bool, told_apart: bool
+        self,
+        scene: Scene,
+        item: ForwardPass,
+        order: int | None,
+        damaged: Sequence[Occurrence],
+        *,
+        clean: bool,
+        edge: bool,
+        told_apart: bool,
     ) -> None:
         self.scene = scene
         self.item = item
         self.order = order
         self.captures: list[Record] = []
+        self.damaged = damaged
         self.clean = clean
         self.edge = edge
         self.told_apart = told_apart
         self.pieces: tuple[View, ...] = ()
+        self.first: dict[str, Record] = {}
         for record in item.records:
             payload = record.first[3]
-            if not payload.usable:
+            event = payload.event
+            if payload.intact not in _USABLE:
                 self.clean = False
-            elif payload.event in CAPTURE_EVENTS:
+            elif event in CAPTURE_EVENTS:
                 self.captures.append(record)
-        self.join = item.join
+            elif event not in self.first:
+                self.first[event] = record
+        self.join = self.first.get("aux_concat")
+        self.read = self.first.get("forward")
+        self.rows = item.rows
         self.hidden = self._hidden()
-        self.draft_hidden = _last_of(item.input.payload.fields.get("embeds")) if item.input is not None else None
+        self.draft_hidden = _last_of(self.read.first[3].fields.get("embeds")) if self.read is not None else None
         self.trace: Trace | None = None
         self._identity: Identity | None = None
 
@@ -314,11 +334,11 @@ class View:
 
     def _fits(self, pieces: Sequence[View]) -> bool:
         if self.item.role == "draft":
-            return len(pieces) == 1 and pieces[0].item.input is not None and self.item.input is None
+            return len(pieces) == 1 and pieces[0].read is not None and self.read is None
         theirs = [record for view in pieces for record in view.captures]
         if not self.captures:
             return bool(theirs) and len(theirs) == self.num_aux
-        if self.num_aux is None or any(view.item.first_of("forward_end") for view in pieces):
+        if self.num_aux is None or any("forward_end" in view.first for view in pieces):
             return False
         layers: dict[int | None, Payload] = {}
         for record in (*theirs, *self.captures):
@@ -345,7 +365,7 @@ class View:
         for record in self.captures:
             if record.payload.width:
                 return record.payload.width
-        end = self.item.first_of("forward_end")
+        end = self.first.get("forward_end")
         if end is not None:
             return end.payload.width or _last_of(_last_of(end.payload.fields.get("shapes")))
         return None
@@ -353,12 +373,12 @@ class View:
     @property
     def judged(self) -> bool:
         """True when norm and capture rules may look at it: real input, its own records, not at the log's cut edge."""
-        return self.item.during != "graph_capture" and not self.edge and self.told_apart and self.item.rows != 0
+        return self.item.during != "graph_capture" and not self.edge and self.told_apart and self.rows != 0
 
     @property
     def num_aux(self) -> int | None:
         """How many states were joined, as the join prints it, else as ``forward_end`` does."""
-        end = self.item.first_of("forward_end")
+        end = self.first.get("forward_end")
         for record in (self.join, end):
             if record is not None:
                 for key in ("num_aux", "count"):
@@ -411,16 +431,15 @@ def _last_of(value: Any) -> Any:
 class Onset:
     """First bad pass, the last good one before it, how many of how many are bad."""
 
-    __slots__ = ("_last_good", "bad", "detail", "first", "good_before", "last_bad_number", "place", "seen", "since")
+    __slots__ = ("_last_good", "bad", "detail", "first", "good_before", "place", "seen", "since")
 
     def __init__(self) -> None:
         self.seen = self.bad = self.since = 0
         self.first: ForwardPass | None = None
         self.place: Place | None = None
         self.detail: Any = None
-        self.good_before: tuple[int, Place] | None = None
-        self.last_bad_number: int | None = None
-        self._last_good: tuple[int, Place] | None = None
+        self.good_before: ForwardPass | None = None
+        self._last_good: ForwardPass | None = None
 
     @classmethod
     def of(cls, bad: int, seen: int) -> Onset:
@@ -435,14 +454,13 @@ class Onset:
         if self.first is not None:
             self.since += 1
         else:
-            self._last_good = (item.number, item.place)
+            self._last_good = item
 
     def fault(self, item: ForwardPass, record: Record | None = None, detail: Any = None) -> bool:
         """Take a pass that is not, with the record that shows it; return whether it is the first."""
         self.seen += 1
         self.bad += 1
         self.since += 1
-        self.last_bad_number = item.number
         if self.first is not None:
             return False
         self.first = item
@@ -465,7 +483,7 @@ class Onset:
             return f"in {'the only pass' if self.seen == 1 else f'all {self.seen:,} passes'} looked at"
         if self.good_before is None:
             return f"from the first pass on, {share}"
-        number, place = self.good_before
+        number, place = self.good_before.number, self.good_before.place
         later = "" if self.since == self.seen or self.bad == 1 else f"; {self.bad:,} of {self.since:,} since then"
         return (
             f"{share}; first in {pass_name(self.first)}{later}; the last good one before it is pass {number} ({place})"

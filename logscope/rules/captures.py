@@ -230,7 +230,7 @@ class LayerSet(Rule):
         item = view.item
         if item.role != "target" or not view.all_captures or not view.judged or not view.clean:
             return
-        if view.join is None and item.first_of("forward_end") is None:
+        if view.join is None and "forward_end" not in view.first:
             return  # single prints, or a piece of the next pass
         self.looked += 1
         captured = self._layers(view)
@@ -431,7 +431,7 @@ class Embedding(Rule):
 
     def see(self, view: View) -> None:
         """Look whether the embedding was joined."""
-        if view.item.role != "target" or not view.captures or view.item.rows == 0 or view.edge:
+        if view.item.role != "target" or not view.captures or view.rows == 0 or view.edge:
             return
         if not view.told_apart:
             return
@@ -494,7 +494,7 @@ class ImpossibleLayer(Rule):
     def see(self, view: View) -> None:
         """Take a capture plan, and what was really captured and joined."""
         item = view.item
-        plan = item.first_of("capture_plan")
+        plan = view.first.get("capture_plan")
         if plan is not None:
             self._take(plan.payload, Place(item.file, plan.line))
         if item.role != "target":

@@ -58,18 +58,20 @@ class NotFinite(Rule):
         if item.during == "graph_capture":
             return
         seen = False
-        finite: list[str] = []
+        finite: list[Record] = []
         for record in item.records:
             payload = record.first[3]
             if payload.norm is None and payload.head is None:
                 continue
             seen = True
-            bad = next((one for one in _copies(record) if one[1].usable and not one[1].finite), None)
-            if bad is not None:
-                self.looked += 1
-                self._onset.fault(item, record, (record, bad, tuple(finite), payload.finite))
-                return
-            finite.append(record_name(record, item.role))
+            if record.variants or not payload.finite:
+                bad = next((one for one in _copies(record) if one[1].usable and not one[1].finite), None)
+                if bad is not None:
+                    self.looked += 1
+                    names = tuple(record_name(one, item.role) for one in finite)
+                    self._onset.fault(item, record, (record, bad, names, payload.finite))
+                    return
+            finite.append(record)
         if seen:
             self.looked += 1
             self._onset.good(item)
@@ -374,7 +376,7 @@ class JoinOrder(Rule):
 
     def _by_input(self, view: View) -> None:
         before = self._headless.pop(view.item.group, None)
-        read = view.item.input
+        read = view.read
         if before is None or before.join is None or read is None or view.order != 0 or not view.judged:
             return
         join = before.join.payload
@@ -444,7 +446,7 @@ class DraftInput(Rule):
     def see(self, view: View) -> None:
         """Take the trace of one draft input."""
         trace = view.trace
-        if trace is None or not view.judged or view.item.input is None:
+        if trace is None or not view.judged or view.read is None:
             return
         before = self.scene.last_join.get(view.item.group)
         if before is not None and not before.item.complete:
@@ -461,7 +463,7 @@ class DraftInput(Rule):
             return
         if trace.passes_ago is not None:
             self._stale[trace.passes_ago] = self._stale.get(trace.passes_ago, 0) + 1
-        onset.fault(view.item, view.item.input, (trace, view.item.input, before))
+        onset.fault(view.item, view.read, (trace, view.read, before))
 
     def findings(self) -> Iterator[Finding]:
         """Answer for inputs of equal rows; for kept rows only when most of them are another state."""

@@ -56,13 +56,11 @@ class _Reading(Rule):
         raise NotImplementedError
 
     def see(self, view: View) -> None:
-        """Look at the records of a pass and at their copies."""
-        item = view.item
-        for record in item.records:
-            self.looked += record.copies
-            for line, _, _, payload in (record.first, *record.others, *record.variants):
-                if self._wanted(payload):
-                    self._found.add(Place(item.file, line), payload)
+        """Look at the damaged records and copies of a pass."""
+        self.looked += sum(record.copies for record in view.item.records)
+        for line, _, _, payload in view.damaged:
+            if self._wanted(payload):
+                self._found.add(Place(view.item.file, line), payload)
 
     def server(self, event: ServerEvent) -> None:
         """Look at a record outside of passes."""

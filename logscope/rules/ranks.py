@@ -355,10 +355,10 @@ class RankFile:
         rank = item.records[0].first[2].tp_rank
         if rank is not None and len(self.ranks) < 2:
             self.ranks.add(rank)
-        payloads = [record.payload for record in item.records if record.payload.usable]
-        form = hash((item.role, item.rows, len(payloads)))
-        shapes = hash(tuple((payload.event, payload.layer, payload.shape) for payload in payloads))
-        values = hash(tuple(_value(payload) for payload in payloads))
+        payloads = [record.first[3] for record in item.records]
+        form = hash((item.role, len(payloads), payloads[0].rows))
+        shapes = hash(tuple([(payload.layer, payload.shape) for payload in payloads]))
+        values = hash(tuple([_brief(payload) for payload in payloads]))
         for column, value in zip(self._columns, (form, shapes, values, item.line), strict=True):
             column.append(value)
 
@@ -371,6 +371,15 @@ class RankFile:
         first = other._columns[2][0]
         values = self._columns[2]
         return next((at for at in range(min(len(values), 256)) if values[at] == first), 0)
+
+
+def _brief(payload: Payload) -> tuple[Any, ...]:
+    """Return norm and first value as something that can be hashed: nan as its name, since it equals nothing."""
+    first = payload.head[0] if payload.head else None
+    norm = payload.norm
+    if norm == norm and first == first:
+        return (norm, first)
+    return (str(norm), str(first))
 
 
 def _value(payload: Payload) -> tuple[Any, ...]:

@@ -45,7 +45,7 @@ class ContractAgrees(Rule):
     def see(self, view: View) -> None:
         """Remember where the widths are first printed, and the plan."""
         item = view.item
-        plan = item.first_of("capture_plan")
+        plan = view.first.get("capture_plan")
         if plan is not None:
             self._plan = self._plan or (plan.payload, Place(item.file, plan.line))
         if view.hidden is not None:

@@ -80,23 +80,23 @@ class AuxWidth(Rule):
     def see(self, view: View) -> None:
         """Take the joined width of a target pass; of a draft's input where no join is printed."""
         item = view.item
-        weight = item.first_of("fc")
+        weight = view.first.get("fc")
         if weight is not None:
             size = weight.payload.fields.get("weight")
             if isinstance(size, list) and len(size) == 2:
                 self._weights.setdefault(size[1], Place(item.file, weight.line))
-        plan = item.first_of("capture_plan")
+        plan = view.first.get("capture_plan")
         if plan is not None:
             self._plan(plan.payload)
         if item.role == "target":
             self._hidden = view.hidden or self._hidden
-            if view.join is not None and item.rows != 0 and not view.edge and view.told_apart:
+            if view.join is not None and view.rows != 0 and not view.edge and view.told_apart:
                 self._take(view, view.join)
-        elif item.input is not None and self._only_drafts(view):
-            self._take(view, item.input)
+        elif view.read is not None and self._only_drafts(view, view.read):
+            self._take(view, view.read)
 
-    def _only_drafts(self, view: View) -> bool:
-        width = view.item.input.payload.width if view.item.input is not None else None
+    def _only_drafts(self, view: View, read: Record) -> bool:
+        width = read.payload.width
         hidden = self.scene.hidden or view.draft_hidden
         return (
             not view.scene.last_join
@@ -298,7 +298,7 @@ class Rows(Rule):
     def _target(self, view: View) -> tuple[bool, tuple[Record, int | str, int, str] | None]:
         captures = view.all_captures
         rows = captures[0].payload.rows if captures else None
-        end, join = view.item.first_of("forward_end"), view.join
+        end, join = view.first.get("forward_end"), view.join
         printed = [
             (one, one.payload.rows) for one in (*captures, *([end] if end else [])) if one.payload.rows is not None
         ]
@@ -332,15 +332,14 @@ class Rows(Rule):
         return (view.item.records[0], f"a multiple of {units[0]}", rows, why)
 
     def _draft(self, view: View) -> tuple[bool, tuple[Record, int | str, int, str] | None]:
-        item = view.item
-        read = item.input or (view.pieces[0].item.input if view.pieces else None)
+        read = view.read or (view.pieces[0].read if view.pieces else None)
         rows = read.payload.rows if read is not None else None
         if read is None or rows is None:
             return False, None
         embeds = read.payload.fields.get("embeds")
         if isinstance(embeds, list) and len(embeds) == 2 and embeds[0] != rows:
             return True, (read, embeds[0], rows, f"it embeds {count(embeds[0], 'token')}")
-        out, join = item.first_of("fc_output"), view.join
+        out, join = view.first.get("fc_output"), view.join
         if out is not None and out.payload.rows not in (rows, None):
             return True, (out, rows, out.payload.rows or 0, f"its input has {count(rows, 'row')}")
         have = join.payload.rows if join is not None else None
@@ -387,11 +386,11 @@ class FcSkipped(Rule):
         item = view.item
         if item.role != "draft" or view.order != 0 or not view.judged or not view.clean or not self.scene.is_eagle3:
             return
-        read = item.input
+        read = view.read
         if read is None or read.payload.width is None or item.phase not in ("extend", "draft_extend"):
             return
         own = view.draft_hidden
-        if own is None or item.first_of("fc_output", "fc") is not None:
+        if own is None or "fc_output" in view.first or "fc" in view.first:
             if own is not None:
                 self.looked += 1
                 self._onset.good(item)
