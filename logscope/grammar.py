@@ -58,6 +58,8 @@ _EVENT: dict[str, type | tuple[type, ...]] = {
     "decimals": dict,
     "layer": int,
 }
+# What stands inside: every list is one of texts, every table gives texts for texts but this one.
+_NUMBERS = "decimals"
 _SAMPLE: dict[str, type | tuple[type, ...]] = {"text": str, "event": str, "expect": dict}
 _COLUMNS = ("site", "role", "layer", "rows", "width", "norm", "mode", "intact")
 
@@ -371,7 +373,7 @@ class _Builder:
         for index, event in enumerate(events):
             file.dialects.append(self.dialect(index, event))
         samples = self.table.get("sample", [])
-        if not samples:
+        if not isinstance(samples, list) or not samples:
             raise self.fail(
                 "this grammar has no [[sample]]",
                 self.where(),
@@ -383,19 +385,36 @@ class _Builder:
         self.check(file)
         return file
 
-    def typed(self, header: str, index: int, table: dict[str, Any], known: dict[str, type | tuple[type, ...]]) -> None:
+    def typed(self, header: str, index: int, table: Any, known: dict[str, type | tuple[type, ...]]) -> None:
+        if not isinstance(table, dict):
+            raise self.fail(f"'{header}' is a {type(table).__name__}, not a table", self.where(header, index))
         for key, value in table.items():
             if key not in known:
                 advice = did_you_mean(key, known) or f"{header} has: " + ", ".join(known)
                 raise self.fail(f"{header} has no key '{key}'", self.where(header, index, key), advice=advice)
-            if not isinstance(value, known[key]):
+            if not isinstance(value, known[key]) or (known[key] is int and isinstance(value, bool)):
                 wanted = known[key]
                 kind = wanted.__name__ if isinstance(wanted, type) else "/".join(one.__name__ for one in wanted)
                 raise self.fail(f"'{key}' is a {type(value).__name__}, not a {kind}", self.where(header, index, key))
+            if key != "expect":
+                self.inner(header, index, key, value)
+
+    def inner(self, header: str, index: int, key: str, value: Any) -> None:
+        """Demand that a list holds texts, and a table texts (or the numbers of decimals)."""
+        held = value if isinstance(value, list) else value.values() if isinstance(value, dict) else ()
+        kind: type = int if key == _NUMBERS else str
+        wrong = next((one for one in held if not isinstance(one, kind) or isinstance(one, bool)), None)
+        if wrong is not None:
+            raise self.fail(
+                f"'{key}' holds a {type(wrong).__name__}, not only {'numbers' if kind is int else 'texts'}",
+                self.where(header, index, key),
+            )
 
     def dialect(self, index: int, event: dict[str, Any]) -> Dialect:
         self.typed("event", index, event, _EVENT)
         families = self.table.get("family", {})
+        if not isinstance(families, dict):
+            raise self.fail("'family' is no table", self.where(key="family"), advice="a family is [family.NAME]")
         merged: dict[str, Any] = {}
         if "family" in event:
             if event["family"] not in families:
@@ -404,8 +423,8 @@ class _Builder:
                     self.where("event", index, "family"),
                     advice=did_you_mean(event["family"], families),
                 )
+            self.typed("event", index, families[event["family"]], _EVENT)
             merged.update(families[event["family"]])
-            self.typed("event", index, merged, _EVENT)
         merged.update(event)
         merged.pop("family", None)
         for key in ("name", "anchors", "reader"):
