@@ -15,7 +15,7 @@ _PUBLIC = {
     "stream": "logscope.run",
     "open": "logscope.run",
     "Run": "logscope.run",
-    "diff": "logscope.diff",
+    "diff": "logscope.diffing",
     "Event": "logscope.event",
     "Report": "logscope.report",
     "Table": "logscope.report",

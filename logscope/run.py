@@ -382,7 +382,7 @@ class Run:
 
     def diff(self, candidate: Run, **options: Any) -> Report:
         """Return where a candidate parts from this run, the baseline. Command: ``logscope diff``."""
-        from logscope.diff import diff  # noqa: PLC0415 - run must not import diff when it is loaded
+        from logscope.diffing.answer import diff  # noqa: PLC0415 - run must not import diff when it is loaded
 
         return diff(self, candidate, **options)
 

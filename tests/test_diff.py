@@ -487,7 +487,7 @@ def test_logs_are_compared_without_being_held():
 
 
 def test_the_library_name_is_a_function_whatever_was_imported_before():
-    """``logscope.diff`` can be called although importing its module binds the name to the module."""
-    module = importlib.import_module("logscope.diff")
+    """``logscope.diff`` is the function also after the package behind it was imported."""
+    module = importlib.import_module("logscope.diffing")
     assert module.DiffReport is type(report_of("style-logger", "style-logger"))
     assert logscope.diff(run_of("style-logger"), run_of("style-logger")).same

@@ -15,10 +15,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import logscope
-from logscope.align import in_order
-from logscope.compare import RTOL, judge
+from logscope.diffing.align import in_order
+from logscope.diffing.compare import RTOL, judge
+from logscope.diffing.states import PassStore, State, Tables, head_distance
 from logscope.run import load
-from logscope.states import PassStore, State, Tables, head_distance
 
 QUICK = settings(max_examples=25, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 HIDDEN = 7168

@@ -343,7 +343,7 @@ def diff(
     """Show where two runs part: the first divergence, and everything before it that agrees."""
     from logscope.cli.output import exit_code, show, target, write
     from logscope.cli.reading import arguments, explain, loading, open_run
-    from logscope.diff import diff as diff_runs
+    from logscope.diffing.answer import diff as diff_runs
 
     words: dict[str, Any] = {} if rtol is None else {"rtol": rtol}
     if shared.explain_python:

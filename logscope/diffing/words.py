@@ -1,7 +1,7 @@
 """A difference between two runs in words: what differs, where, what agrees before it, and what it may mean.
 
-This module is responsible for turning a :class:`logscope.compare.Difference` into a finding and into a row. It must not
-know how passes were compared, nor what else stands in the report.
+This module is responsible for turning a :class:`~logscope.diffing.compare.Difference` into a finding and into a row. It
+must not know how passes were compared, nor what else stands in the report.
 """
 
 from __future__ import annotations
@@ -9,15 +9,15 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
+from logscope.diffing.states import CAPTURE, FORWARD, JOIN, Slot, State
 from logscope.model import Finding, Place, Severity
 from logscope.queries.words import and_list, count, layer_list, layer_name, width_words
-from logscope.states import CAPTURE, FORWARD, JOIN, Slot, State
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from logscope.align import Alignment, Ground
-    from logscope.compare import Difference, What
+    from logscope.diffing.align import Alignment, Ground
+    from logscope.diffing.compare import Difference, What
 
 SIDES = ("baseline", "candidate")
 # The rule a difference is reported under, and how grave it is.
@@ -97,7 +97,7 @@ class Words:
     def findings(self, differences: Sequence[Difference], most: int) -> list[Finding]:
         """Return the first differences as findings: captured layers once, and what follows from another as a note."""
         captures = [difference for difference in differences if difference.what == "captures"]
-        out = []
+        out: list[Finding] = []
         for difference in differences:
             if difference.what == "captures" and difference is not captures[0]:
                 continue

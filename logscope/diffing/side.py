@@ -10,11 +10,11 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from logscope.diffing.states import PassStore, Tables
 from logscope.model import Accounting, ForwardPass, Place, Segment, ServerEvent, Severity
 from logscope.queries.accept import Accept
 from logscope.queries.config import Config, Life, settings
 from logscope.queries.series import Stats
-from logscope.states import PassStore, Tables
 
 if TYPE_CHECKING:
     from logscope.report import Item

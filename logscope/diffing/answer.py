@@ -6,26 +6,24 @@ the answer together. It must not know how passes are recognised or judged, nor h
 
 from __future__ import annotations
 
-import sys
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from logscope.align import align
-from logscope.compare import HEAD_TOLERANCE, RTOL, Terms, compare
-from logscope.diffserver import Servers, add_table
-from logscope.diffside import Side
-from logscope.diffwords import SIDES, Words, signed, state_name
+from logscope.diffing.align import align
+from logscope.diffing.compare import HEAD_TOLERANCE, RTOL, Terms, compare
+from logscope.diffing.server import Servers, add_table
+from logscope.diffing.side import Side
+from logscope.diffing.states import CAPTURE, Tables
+from logscope.diffing.words import SIDES, Words, signed, state_name
 from logscope.model import Finding, Place
 from logscope.queries.words import count
 from logscope.report import Column, Report
-from logscope.states import CAPTURE, Tables
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
     from pathlib import Path
 
-    from logscope.align import Ground
-    from logscope.compare import Difference, Spot, Why
+    from logscope.diffing.align import Ground
+    from logscope.diffing.compare import Difference, Spot, Why
     from logscope.run import Run
 
 _MOST_FINDINGS = 20
@@ -518,14 +516,3 @@ def _hidden_size(sides: Iterable[Side]) -> int | None:
                 widths.add(found[0][-1])
                 break
     return widths.pop() if len(widths) == 1 else None
-
-
-class _Callable(ModuleType):
-    """A module that can be called: ``logscope.diff(...)`` works though importing it binds that name to the module."""
-
-    def __call__(self, *args: Any, **options: Any) -> DiffReport:
-        """Compare two runs."""
-        return diff(*args, **options)
-
-
-sys.modules[__name__].__class__ = _Callable

@@ -1,6 +1,6 @@
 """What paired forward passes hold on each side: state by state, equal, within tolerance or beyond, and what is missing.
 
-This module is responsible for judging the pairs that :mod:`logscope.align` found: which of their states may be
+This module is responsible for judging the pairs that :mod:`logscope.diffing.align` found: which of their states may be
 compared at all, how far they lie apart, and where each difference begins. It must not know configuration, acceptance
 or words for people.
 
@@ -21,13 +21,13 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
-from logscope.states import CAPTURE, FORWARD, JOIN, Slot, State, close, head_distance
+from logscope.diffing.states import CAPTURE, FORWARD, JOIN, Slot, State, close, head_distance
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from logscope.align import Alignment, Ground, Lane, Pair
-    from logscope.states import PassStore
+    from logscope.diffing.align import Alignment, Ground, Lane, Pair
+    from logscope.diffing.states import PassStore
 
 RTOL = 2.0**-9
 HEAD_TOLERANCE = 0.25

@@ -9,8 +9,8 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
-from logscope.diffside import ERRORS
-from logscope.diffwords import SIDES
+from logscope.diffing.side import ERRORS
+from logscope.diffing.words import SIDES
 from logscope.model import Finding, Place
 from logscope.queries.arguments import NOT_PRINTED, shown
 from logscope.queries.config import differences, settings
@@ -20,7 +20,7 @@ from logscope.report import Column, Table
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from logscope.diffside import Side
+    from logscope.diffing.side import Side
     from logscope.queries.series import Stats
     from logscope.report import Report
 

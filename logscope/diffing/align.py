@@ -19,12 +19,12 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 
-from logscope.states import CAPTURE, FORWARD, Slot, State, close, head_distance
+from logscope.diffing.states import CAPTURE, FORWARD, Slot, State, close, head_distance
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from logscope.states import Kind, PassStore
+    from logscope.diffing.states import Kind, PassStore
 
 # How far the lowest states of one pass may lie apart in two runs that compute in bf16, in norm (as a share of the
 # tolerance for values: whatever is let in here is compared above) and in head. Noise between healthy runs whose batches
