@@ -49,7 +49,7 @@ def register(code: str, name: str, severity: Severity, *, group: str, needs: str
     """Register a rule class under its fixed code.
 
     ``severity`` is what the rule answers with when nothing lessens it; ``needs`` says what the log, or the contract,
-    must show for it to be decided, and becomes the reason when it is not.
+    must show for it to be decided, and becomes part of the reason when it is not.
     """
 
     def enter(rule: _R) -> _R:
@@ -429,17 +429,21 @@ def _last_of(value: Any) -> Any:
 
 
 class Onset:
-    """First bad pass, the last good one before it, how many of how many are bad."""
+    """First bad pass, the last good one before it, how many of how many are bad.
+
+    ``seen`` and ``last_good`` are the good passes before it was begun, when what it watches shows up late.
+    """
 
     __slots__ = ("_last_good", "bad", "detail", "first", "good_before", "place", "seen", "since")
 
-    def __init__(self) -> None:
-        self.seen = self.bad = self.since = 0
+    def __init__(self, seen: int = 0, last_good: ForwardPass | None = None) -> None:
+        self.seen = seen
+        self.bad = self.since = 0
         self.first: ForwardPass | None = None
         self.place: Place | None = None
         self.detail: Any = None
         self.good_before: ForwardPass | None = None
-        self._last_good: ForwardPass | None = None
+        self._last_good = last_good
 
     @classmethod
     def of(cls, bad: int, seen: int) -> Onset:
@@ -525,7 +529,7 @@ class Rule:
 
     def why_not(self) -> str:
         """Why it could not be decided."""
-        return self.needs
+        return f"this log does not show what it needs: {self.needs}"
 
     def finding(
         self,

@@ -16,7 +16,7 @@ from logscope.rules.base import Checked, Onset, Rule, View, is_embedding, pass_n
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from logscope.model import Finding, Payload, Record, ServerEvent
+    from logscope.model import Finding, ForwardPass, Payload, Record, ServerEvent
     from logscope.rules.base import Scene
 
 # Widths that a run is likely to show; a log that prints more of them is described by the first ones.
@@ -36,8 +36,8 @@ class _Joined:
 
     __slots__ = ("captured", "embedding", "hidden", "joined", "onset", "record", "twice")
 
-    def __init__(self, view: View, record: Record) -> None:
-        self.onset = Onset()
+    def __init__(self, view: View, record: Record, before: Onset) -> None:
+        self.onset = before
         self.hidden = view.hidden
         self.record = record
         self.captured = tuple(one.payload.layer for one in view.captures)
@@ -76,6 +76,7 @@ class AuxWidth(Rule):
         self._errors: list[tuple[int, int, Place]] = []
         self._planned: int | None = None
         self._hidden: int | None = None
+        self._last: ForwardPass | None = None
 
     def see(self, view: View) -> None:
         """Take the joined width of a target pass; of a draft's input where no join is printed."""
@@ -113,12 +114,13 @@ class AuxWidth(Rule):
         if known is None:
             if len(self._widths) >= _MOST_WIDTHS:
                 return
-            known = self._widths[width] = _Joined(view, record)
+            known = self._widths[width] = _Joined(view, record, Onset(self.looked - 1, self._last))
         for other, joined in self._widths.items():
             if other == width:
                 joined.onset.fault(view.item, record)
             else:
                 joined.onset.good(view.item)
+        self._last = view.item
 
     def server(self, event: ServerEvent) -> None:
         """Take a size error, which shows what the fc takes, and a plan that stands between passes."""
