@@ -448,10 +448,9 @@ def _unfinished(dialect: Dialect, key: str, value: Value, text: str) -> bool:
 def _columns(payload: Payload, values: Mapping[str, tuple[str, Value]], text: str) -> None:
     """Move the known keys to their columns; keep every other one as a typed field."""
     for name, (key, value) in values.items():
-        if name == "shape" and _is_shape(value):
-            shape = tuple(int(axis) for axis in as_json(value.value))
+        if name == "shape" and _is_shape(value) and (shape := tuple(as_json(value.value))):
             payload.shape = shape
-            payload.width = shape[-1] if shape else None
+            payload.width = shape[-1]
             payload.rows = shape[0] if len(shape) > 1 else None
         elif name == "norm" and (one := _one_number(value, text)) is not None:
             number, printed = one

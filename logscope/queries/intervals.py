@@ -6,7 +6,6 @@ which accept len counts the bonus token, and for testing the record against itse
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +20,8 @@ ACCEPTANCE = frozenset({"accepted", "mean_acceptance_length"})
 _LENGTH_HALF = 0.005
 _POSITION_HALF = 0.0005
 _PERCENT_HALF = 0.0005
+# No server counts or is as fast as this: digits that were glued together.
+_IMMENSE = 1e15
 # Readings of the per-position list: what counts as good, as rare and as a collapse.
 _TOTAL = 0.99
 _FIRST_GOOD = 0.5
@@ -81,8 +82,8 @@ def read(payload: Payload) -> Interval | None:
 
 
 def number(value: Any) -> float | None:
-    """Return a finite number, or None: nan, a text and a missing value enter no statistic."""
-    if isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value):
+    """Return a count, a share or a speed; None for what is none: nan, a text, what damage made negative or immense."""
+    if isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < _IMMENSE:
         return float(value)
     return None
 

@@ -123,6 +123,9 @@ def _sum_of_squares(captures: Sequence[Record], join: Payload) -> tuple[bool | N
     if norm is None or not captures or not math.isfinite(norm) or norm <= 0:
         return None, None, JOIN_TOLERANCE
     whole = norm * norm
+    if not whole:
+        # A norm below 1e-162 has no square.
+        return None, None, JOIN_TOLERANCE
     total = 0.0
     slack = 2 * norm * join.norm_resolution
     for record in captures:

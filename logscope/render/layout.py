@@ -93,6 +93,8 @@ def fit(columns: list[Set], width: int | None) -> list[str]:
 
 def lines(columns: list[Set]) -> Iterator[tuple[bool, str]]:
     """Yield the physical lines of prepared and fitted columns, each with whether it belongs to the headings."""
+    if not columns:
+        return
     rows = zip(*(column.texts for column in columns), strict=True)
     for number, row in enumerate([tuple(column.heading for column in columns), *rows]):
         folded = [
