@@ -6,6 +6,7 @@ which one forward prints. It must not know how copies are collapsed, nor how a p
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from logscope.copies import Form, num_aux
@@ -19,56 +20,60 @@ MODEL_EVENTS = frozenset({"forward_end", "forward", "fc_output", "fc"})
 _FC = frozenset({"fc_output", "fc"})
 
 
+@dataclass(slots=True, eq=False)
 class Open:
     """A pass while its records arrive: what was printed, and what it is known to be.
 
-    ``back`` and ``next`` are the passes of the same scheduler before and after it, None where the file, the segment
-    or a graph capture cuts them off. ``region`` is what was being captured into a graph, None outside.
+    back, next
+        the passes of the same scheduler before and after it, None where the file, the segment or a graph capture cuts
+        them off.
+    region, fresh
+        what was being captured into a graph, None outside; whether it is the first that is served after a start-up.
+    first_rank, last_rank
+        the kinds it begins and ends with (:meth:`logscope.copies.Form.rank`).
+    closed, decided, expired
+        no record comes any more (the next pass has begun); it has its label; it has waited long enough for copies.
+    blurred, told, doubted
+        its place among the others is in doubt; what a tangle of schedulers says of it (phase, certain); some copy of
+        its ``forward_end`` may be another pass's.
     """
 
-    __slots__ = (
-        "back", "blurred", "captures", "closed", "decided", "doubted", "during", "end", "ended", "evidence", "fc", "first_rank", "group", "index",
-        "input", "join", "joined", "last_rank", "last_layer", "next", "number", "offset", "phase", "printed", "reason", "region",
-        "role", "rows", "segment", "site", "told", "slots", "tail", "time", "fresh", "complete",
-    )  # fmt: skip
-
-    def __init__(self, group: Any, role: Role, index: int) -> None:
-        self.group = group
-        self.role: Role = role
-        self.index = index
-        self.number = 0
-        self.slots: list[Slot] = []
-        self.offset = -1
-        self.segment: Any = None
-        self.region: str | None = None
-        self.during: During = "serving"
-        self.time: str | None = None
-        self.back: Open | None = None
-        self.next: Open | None = None
-        self.fresh = False
-        self.blurred = False
-        self.told: tuple[Phase, bool] | None = None
-        self.doubted = False
-        self.closed = False
-        self.decided = False
-        self.phase: Phase = "unknown"
-        self.evidence: Evidence = "none"
-        self.reason: str | None = None
-        self.complete = True
-        self.site: str | None = None
-        self.rows: int | None = None
-        self.captures = 0
-        self.last_layer = -1
-        self.ended = False
-        self.join: Payload | None = None
-        self.joined: Slot | None = None
-        self.end: Slot | None = None
-        self.tail: Slot | None = None
-        self.input: Payload | None = None
-        self.fc = False
-        self.printed: Phase | None = None
-        self.first_rank: int | None = None
-        self.last_rank: int | None = None
+    group: Any
+    role: Role
+    index: int
+    offset: int = -1
+    segment: Any = None
+    time: str | None = None
+    slots: list[Slot] = field(default_factory=list)
+    back: Open | None = None
+    next: Open | None = None
+    region: str | None = None
+    fresh: bool = False
+    during: During = "serving"
+    phase: Phase = "unknown"
+    evidence: Evidence = "none"
+    reason: str | None = None
+    complete: bool = True
+    closed: bool = False
+    decided: bool = False
+    expired: bool = False
+    blurred: bool = False
+    doubted: bool = False
+    told: tuple[Phase, bool] | None = None
+    printed: Phase | None = None
+    site: str | None = None
+    rows: int | None = None
+    captures: int = 0
+    last_layer: int = -1
+    first_rank: int | None = None
+    last_rank: int | None = None
+    ended: bool = False
+    fc: bool = False
+    input: Payload | None = None
+    join: Payload | None = None
+    tail: Slot | None = None
+    end: Slot | None = None
+    joined: Slot | None = None
 
     @property
     def wide(self) -> bool | None:

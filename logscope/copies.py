@@ -16,9 +16,6 @@ from logscope.model import CAPTURE_EVENTS, Record
 # The order of the records that are no captures within a pass (captures have their layer).
 _END, _JOIN = 1 << 30, (1 << 30) + 1
 _DRAFT_RANK = {"forward": 0, "fc": 1, "fc_output": 2}
-# The records of a pass, and those of them that another record of the same pass follows.
-KNOWN = frozenset({*CAPTURE_EVENTS, "forward_end", "aux_concat", "forward", "fc_output", "fc"})
-INNER = KNOWN - {"aux_concat", "fc"}
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -81,16 +78,18 @@ class Slot:
         every = [self, *self.alike]
         # A whole copy speaks for the place before a damaged one, then the majority, then the first.
         main = max(every, key=lambda slot: (slot.payload.usable, slot.copies, -slot.first[1]))
-        others, variants = list(main.others) if keep else [], []
+        others: list[Occurrence] = list(main.others) if keep else []
+        variants: list[Occurrence] = []
         for slot in every:
+            payload = slot.payload
             if slot is main:
                 continue
-            same = not slot.payload.usable or (
-                slot.payload.intact != main.payload.intact and compatible(slot.payload, main.payload)
-            )
-            (others if same else variants).extend(
-                (slot.first, *slot.others) if keep or not same or slot.payload.intact == "cut" else ()
-            )
+            if not payload.usable:
+                others += (slot.first, *slot.others)
+            elif payload.intact == main.payload.intact or not compatible(payload, main.payload):
+                variants += (slot.first, *slot.others)
+            elif keep:
+                others += (slot.first, *slot.others)
         others.sort(key=lambda occurrence: occurrence[1])
         variants.sort(key=lambda occurrence: occurrence[1])
         return Record(main.first, self.total, others, variants)
@@ -111,9 +110,9 @@ def text_key(payload: Payload) -> tuple[Any, ...]:
     """Return what makes two payloads the same print; nan is the same print as nan."""
     norm: Any = payload.norm
     head: Any = payload.head
-    if norm is not None and norm != norm:  # noqa: PLR0124 - only nan differs from itself
+    if norm is not None and norm != norm:  # only nan differs from itself
         norm = "nan"
-    if head is not None and any(value != value for value in head):  # noqa: PLR0124
+    if head is not None and any(value != value for value in head):
         head = tuple(map(str, head))
     return (payload.event, payload.site, payload.layer, payload.shape, norm, head, payload.mode, num_aux(payload))
 
@@ -147,13 +146,13 @@ def near(one: Payload, other: Payload) -> bool:
     if abs(one.norm - other.norm) > 0.05 * max(abs(one.norm), abs(other.norm)):
         return False
     if one.head and other.head:
-        size = max(max(map(abs, one.head)), max(map(abs, other.head)))
+        size = max(map(abs, (*one.head, *other.head)))
         return all(abs(a - b) <= 0.1 * size for a, b in zip(one.head, other.head, strict=False))
     return True
 
 
 def _same(one: float, other: float) -> bool:
-    return one == other or (one != one and other != other)  # noqa: PLR0124 - nan is the same print as nan
+    return one == other or (one != one and other != other)  # nan is the same print as nan
 
 
 class Form:
@@ -220,6 +219,34 @@ class Form:
         role = "draft" if payload.event in _DRAFT_RANK else "target"
         return rank == self._first[role]
 
+    def inner(self, kind: Kind) -> bool:
+        """Tell whether a kind is usually followed by another one of its own pass."""
+        event, layer, _ = kind
+        if event in CAPTURE_EVENTS or event == "forward_end":
+            last = self._last["target"]
+            return last is not None and (_END if event == "forward_end" else (layer or 0)) < last
+        last = self._last["draft"]
+        return event in _DRAFT_RANK and last == _JOIN
+
+    def breaks_off(self, last: Kind, here: Kind, *, same: bool) -> bool:
+        """Tell whether one writer cannot print two kinds one after the other: a pass would begin inside another.
+
+        Within a target pass only a later layer, ``forward_end`` or the joined state may follow, within a draft pass
+        only ``fc`` and its output, with the ``same`` rows.
+        """
+        event, layer, _ = last
+        after, later, joined = here
+        known = after in CAPTURE_EVENTS or after in _DRAFT_RANK or after in ("forward_end", "aux_concat")
+        if not known or not self.inner(last):
+            return False
+        if event in CAPTURE_EVENTS:
+            if after in CAPTURE_EVENTS:
+                return (later or 0) <= (layer or 0) or not same
+            return after not in ("forward_end", "aux_concat")
+        if event == "forward_end":
+            return after != "aux_concat"
+        return after not in ("fc_output", "fc", "aux_concat") or joined not in (None, 1)
+
     def due(self, made: Open, payload: Payload, *, clear: bool = False) -> bool:
         """Tell whether a pass has everything that is usually printed before a record of it.
 
@@ -260,7 +287,7 @@ class Census:
         self.records = 0
         self.serving = 0
         self.kinds: Counter[Kind] = Counter()
-        self.breaks = 0
+        self._pairs: Counter[tuple[Kind, Kind, bool]] = Counter()
         self._copies: dict[tuple[Any, ...], int] = {}
         self._vague: Counter[tuple[Any, ...]] = Counter()
         self._early: Counter[tuple[Any, ...]] = Counter()
@@ -277,10 +304,10 @@ class Census:
         if payload.event == "forward":
             ends = self.kinds["aux_concat", None, 1] + self.kinds["aux_concat", None, None]
             self.most_open = max(self.most_open, self.kinds[kind] - ends)
-        here = (kind, payload.rows)
-        if self._last is not None and breaks_off(self._last, here):
-            self.breaks += 1
-        self._last = here
+        if self._last is not None:
+            last, rows = self._last
+            self._pairs[last, kind, rows == payload.rows] += 1
+        self._last = (kind, payload.rows)
         key = text_key(payload)
         if counts:
             self.serving += 1
@@ -315,10 +342,16 @@ class Census:
         return min(self.most_open, 8)
 
     @property
+    def breaks(self) -> int:
+        """How often a record cannot be one writer's next: a pass would begin inside another."""
+        form = Form(self.kinds)
+        return sum(count for (last, here, same), count in self._pairs.items() if form.breaks_off(last, here, same=same))
+
+    @property
     def one_voice(self) -> bool:
         """Whether the records follow each other as one writer prints them, but for a little damage."""
-        inner = sum(1 for event, _, _ in self.kinds if event in INNER)
-        return inner > 0 and len(self.kinds) > 1 and self.breaks <= 1 + self.records // 200
+        form = Form(self.kinds)
+        return len(self.kinds) > 1 and any(map(form.inner, self.kinds)) and self.breaks <= 1 + self.records // 200
 
     def _old(self) -> list[int]:
         """How often the oldest of the distinct records were printed: every writer has passed them, it is hoped."""
@@ -364,22 +397,3 @@ class Census:
             return None, f"one distinct record ({usual} times): too few to count writers"
         said = f"; tp_size is {tp_size}" if tp_size is not None and tp_size != usual else ""
         return usual, f"{times} of {len(old)} distinct records stand there {usual} times{said}"
-
-
-def breaks_off(last: tuple[Kind, int | None], here: tuple[Kind, int | None]) -> bool:
-    """Tell whether two records cannot follow each other in the prints of one writer: the second pass has begun too soon.
-
-    Within a target pass only a later layer, ``forward_end`` or the joined state may follow; a draft pass never begins
-    behind a ``forward`` or a ``forward_end``. Rows are the same within a pass.
-    """
-    (event, layer, _), rows = last
-    (after, later, joined), there = here
-    if after not in KNOWN or event not in INNER:
-        return False
-    if event in CAPTURE_EVENTS:
-        if after in CAPTURE_EVENTS:
-            return (later or 0) <= (layer or 0) or rows != there
-        return after not in ("forward_end", "aux_concat")
-    if event == "forward_end":
-        return after != "aux_concat"
-    return after not in ("fc_output", "fc", "aux_concat") or joined not in (None, 1)

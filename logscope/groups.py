@@ -32,6 +32,8 @@ PATIENCE = 48
 # Copies of one record are expected within this many records of the canonical sequence.
 WINDOW = 4096
 UNCOUNTED = 1 << 30
+# A writer that fits nowhere is followed once it prints so many records and nobody else any.
+_LONE = 16
 
 
 class Doubt:
@@ -122,6 +124,7 @@ class Group:
         self._sites: dict[str | None, Role] = {}
         self._pending: deque[Open] = deque()
         self._held: deque[Open] = deque()
+        self._waiting: deque[Open] = deque()
         self._live: deque[Open] = deque()
         self._left = -1  # passes before this one have been left by every writer
         self._blurred = False
@@ -130,6 +133,8 @@ class Group:
         self._serving = False
         self._warm = 0
         self._warm_extends = 0
+        self._strayed: Writer | None = None
+        self._strays = 0
         self._later: deque[Later] = deque()
         self._index = 0
         self._emitted = 0
@@ -287,12 +292,11 @@ class Group:
         """
         end = payload.event == "forward_end"
         for made in self._not_left():
-            if continues(made, payload, role) and self.form.due(made, payload, clear=clear):
-                if not made.closed or not self._whole(made):
-                    return made
-            elif end and made.role == "target" and made.join is not None and not made.ended:
-                if made.rows == payload.rows:
-                    return made
+            goes_on = continues(made, payload, role) and self.form.due(made, payload, clear=clear)
+            if goes_on and not (made.closed and self._whole(made)):
+                return made
+            if end and made.rows == payload.rows and made.joined and made.end is None and made.role == "target":
+                return made
         return None
 
     def _damaged_home(self, payload: Payload) -> Slot | None:
@@ -379,9 +383,13 @@ class Group:
                 writer.at, writer.position = slot, slot.position
                 return True
             slot, steps = slot.next, steps + 1
-        if due is not None or (writer.at is None and self._index):
-            # It stands somewhere among passes that are known, or handed out, and prints none of their records.
+        self._strays = self._strays + 1 if self._strayed is writer else 1
+        self._strayed = writer
+        if self._strays < _LONE and (due is not None or (writer.at is None and self._index)):
+            # It stands somewhere among passes that are known, or handed out, and prints none of their records; unless
+            # it is the only one that still prints.
             return False
+        self._strays = 0
         current = self._track.current
         made = current if current is not None and continues(current, payload, role) else None
         slot = self._append(occurrence, payload, role, made, self._track)
@@ -392,6 +400,7 @@ class Group:
 
     def _step(self, writer: Writer, slot: Slot, occurrence: Occurrence, payload: Payload) -> None:
         writer.at, writer.position = slot, slot.position
+        self._strayed = None
         if slot.payload is not payload and slot.alike is not None:
             key = text_key(payload)
             slot = next((other for other in slot.alike if text_key(other.payload) == key), slot)
@@ -402,8 +411,10 @@ class Group:
     def _take_tangled(self, occurrence: Occurrence, payload: Payload, role: Role | None) -> Slot | None:
         """Give a record to the tangle, and place those before it that are told apart now."""
         scene, tangle = self.scene, self.tangle
-        if tangle is None or scene.lives.region is not None or not payload.usable or role_of(payload, role) is None:
-            # Dummy passes have their phase from the region; what cannot be read tells nothing.
+        if not payload.usable or role_of(payload, role) is None:
+            return None  # It tells nothing of its place.
+        if tangle is None or scene.lives.region is not None:
+            # Dummy passes have their phase from what is being captured.
             current = self._track.current
             made = current if current is not None and continues(current, payload, role) else None
             return self._append(occurrence, payload, role, made, self._track)
@@ -414,25 +425,23 @@ class Group:
         later = Later(occurrence, Slot(occurrence), scene)
         scene.queue.append(later)
         self._later.append(later)
-        self._place(tangle.see(payload))
+        self._place(tangle, tangle.see(payload))
         return later.slot
 
-    def _place(self, moves: list[tuple[Move, bool]]) -> None:
-        assert self.tangle is not None
+    def _place(self, tangle: Tangle, moves: list[tuple[Move, bool]]) -> None:
+        """Put the records that are told apart where they belong."""
         for move, certain in moves:
             later = self._later.popleft()
             later.settled = True
-            track = self.tangle.tracks[move.track] if move.track is not None else None
+            track = tangle.tracks[move.track] if move.track is not None else None
             payload = later.occurrence[3]
-            if track is None or (not move.begins and (track.current is None or not certain)):
+            made = track.current if track is not None and certain else None
+            if track is not None and move.begins:
+                made = later.made = self._begin(_role_of_move(payload, move), later.occurrence, track, later)
+                made.told = (move.phase, certain)
+            if made is None:
                 later.stray = True
                 continue
-            if move.begins:
-                made = later.made = self._begin(_role_of_move(payload, move), later.occurrence, track, later)
-                made.told = (move.phase, certain)  # type: ignore[assignment]
-            else:
-                assert track.current is not None
-                made = track.current
             made.add(later.slot, payload)
             if self.number != 1:
                 self._chain(later.slot, made)
@@ -448,9 +457,8 @@ class Group:
             if begins is None:
                 return None
             made = self._begin(begins, occurrence, track)
-            if self.number != 1 and not self.marked and not self.form.opens(payload):
-                if not unmistakable(payload):
-                    self._blur(made)
+            if self.number != 1 and not (self.marked or self.form.opens(payload) or unmistakable(payload)):
+                self._blur(made)
         slot = Slot(occurrence)
         made.add(slot, payload)
         if made.printed is None:
@@ -521,6 +529,8 @@ class Group:
             self.tangle.began(made, track)
         self._pending.append(made)
         self._held.append(made)
+        self._waiting.append(made)
+        self._hurry()
         if self.number != 1:
             self._live.append(made)
         if later is None:
@@ -557,8 +567,8 @@ class Group:
             self.habits.note(made, self.scene.lives)
             self._label(final=False)
 
-    def _label(self, *, final: bool) -> None:
-        """Label the passes that can be labelled, in order."""
+    def _label(self, *, final: bool, until: Open | None = None) -> None:
+        """Label the passes that can be labelled, in order; ``until`` one of them."""
         pending, habits, lives = self._pending, self.habits, self.scene.lives
         segment = lives.segment
         if habits.version is not None and segment is not None and segment.spec_version is None:
@@ -568,45 +578,46 @@ class Group:
             label = decide(made, habits, lives, final=final or len(pending) > PATIENCE)
             if label is None:
                 return
-            self._decided(made, label.phase)
-            made.phase, made.evidence, made.reason = label
             pending.popleft()
+            made.phase, made.evidence, made.reason = label
+            made.decided = True
+            self._finish_off(made)
+            if made is until:
+                return
 
-    def _decided(self, made: Open, phase: str) -> None:
-        made.decided = True
+    def _finish_off(self, made: Open) -> None:
+        """Fill in what follows from a pass's phase, and from the records it has at its end."""
         made.complete = self._whole(made) and self.form.begins(made.role, made.first_rank)
         if made.region is None:
-            made.during = self._warmth(made, phase)
+            made.during = self._warmth(made)
 
-    def _warmth(self, made: Open, phase: str) -> During:
+    def _warmth(self, made: Open) -> During:
         """Return whether a pass printed behind "ready" is still the warm-up's, as late prints are.
 
         Serving begins with an extend. One that has the rows of the warm-up's own Prefill line is the warm-up's, when
         no extend was printed before.
         """
         lives = self.scene.lives
+        extends = made.phase == "extend" and made.role == "target"
         if made.during == "warmup":
             self._warm += 1
-            self._warm_extends += phase == "extend" and made.role == "target"
+            self._warm_extends += extends
         elif made.during == "serving" and lives.ready and not self._serving:
             own = not self._warm_extends and made.rows in lives.warm_tokens
-            if phase == "extend" and made.role == "target" and not own:
-                self._serving = True
-            elif phase != "unknown" and (self._warm or own):
-                self._warm_extends += phase == "extend" and made.role == "target"
+            if made.phase != "unknown" and (own or (self._warm and not extends)):
+                self._warm_extends += extends
                 self._warm += 1
                 lives.late()
                 return "warmup"
-            else:
-                self._serving = True
+            self._serving = True
         return made.during
 
     # -- handing out ----------------------------------------------------------------------------------------------
 
     def ready(self, made: Open) -> bool:
         """Tell whether a pass has its label, and every writer has printed all it will print of it."""
-        if not made.decided:
-            return False
+        if not made.decided or made.expired:
+            return made.expired
         if self._doubts and not all(doubt.decided for slot in made.slots for doubt in self._doubts.get(slot, ())):
             return False
         if self.number == 1 or made.index < self._left:
@@ -616,12 +627,22 @@ class Group:
             return all(writer.position >= last for writer in self.writers.values())
         return all(slot.total >= self.number for slot in made.slots)
 
-    def overdue(self, made: Open) -> bool:
-        """Tell whether a pass has waited for more than enough of its scheduler's records."""
-        return len(self._held) > 2 * PATIENCE or self._position - made.slots[-1].position > WINDOW
+    def _hurry(self) -> None:
+        """Let nothing wait for more than enough of what comes after it: for a label, for late copies."""
+        waiting = self._waiting
+        while waiting:
+            first = waiting[0]
+            late = len(waiting) > 2 * PATIENCE or (
+                self.number != 1 and first.slots and self._position - first.slots[-1].position > WINDOW
+            )
+            if not self.ready(first):
+                if not late:
+                    return
+                self._expire(first)
+            waiting.popleft()
 
-    def expire(self, made: Open) -> None:
-        """Label a pass with what is known now."""
+    def _expire(self, made: Open) -> None:
+        """Label a pass with what is known now, and take it as it is."""
         if not made.closed:
             for track in self._tracks():
                 if track.current is made:
@@ -629,30 +650,31 @@ class Group:
             self._close(made)
         while not made.decided:
             first = self._pending[0]
-            if not first.closed:
-                self.expire(first)
+            if first.closed:
+                self._label(final=True, until=first)
             else:
-                label = decide(first, self.habits, self.scene.lives, final=True)
-                assert label is not None
-                self._decided(first, label.phase)
-                first.phase, first.evidence, first.reason = label
-                self._pending.popleft()
+                self._expire(first)
+        made.expired = True
 
     def _tracks(self) -> list[Track]:
         return [self._track, *(self.tangle.tracks if self.tangle is not None else ())]
 
-    def finish(self) -> None:
-        """Take it that nothing more comes: label what is left."""
+    def rest(self) -> None:
+        """Wait for nothing more of what was printed: label what is left."""
         if self.tangle is not None:
-            self._place(self.tangle.end())
+            self._place(self.tangle, self.tangle.end())
         for track in self._tracks():
             if track.current is not None:
                 self._close(track.current)
                 track.current = None
         self._label(final=True)
-        self._left = self._index + 1
-        if self.tangle is not None and self.scene.lives.segment is not None:
-            self.tangle.report(self.scene.lives.segment)
+        self._left = self._index
+
+    def finish(self) -> None:
+        """End with the life: label what is left, and say what could not be told apart."""
+        self.rest()
+        if self.tangle is not None:
+            self.tangle.report(self.scene.lives.here)
 
     def hand_out(self, made: Open) -> ForwardPass:
         """Return a finished pass, and let go of it."""
@@ -715,7 +737,7 @@ class Group:
 
     def _forget(self, made: Open) -> None:
         for slot in made.slots:
-            for one in (slot, *(slot.alike or ())):
+            for one in (slot, *(slot.alike or [])):
                 if one.key is not None and self.open.get(one.payload) is one:
                     del self.open[one.payload]
                     self._texts.pop(one.key, None)
@@ -726,7 +748,10 @@ class Group:
                     same.remove(slot)
                     if not same:
                         del self._vague[key]
-        last = made.slots[-1]
+        self._unlink(made.slots[-1])
+
+    def _unlink(self, last: Slot) -> None:
+        """Cut the sequence behind a record that is done with: nobody is to stand before it."""
         for writer in self.writers.values():
             if writer.records and writer.position < last.position:
                 writer.at, writer.position = last, last.position

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from logscope.report import Item
 
 # A scheduler that prints nothing more is not waited for longer than this many records of others.
-_SILENCE = 65536
+_SILENCE = 32768
 # Records held back at most while the writers are counted.
 _LOOK_AHEAD = 4 * Census.LIMIT
 
@@ -147,6 +147,8 @@ class Labeller:
                         writer.position = slot.position
                         continue
             self._seen += 1
+            if self._seen % _SILENCE == 0:
+                self._rest()
             if payload.kind == "event" and payload.site is not None and payload.event != "capture_plan":
                 group.last_seen = self._seen
                 self._end = occurrence[1] + 1
@@ -161,6 +163,12 @@ class Labeller:
                 self._look.take(occurrence)
                 return True
         return False
+
+    def _rest(self) -> None:
+        """Wait no longer for schedulers that have printed nothing for long."""
+        for group in self._groups.values():
+            if self._seen - group.last_seen >= _SILENCE:
+                group.rest()
 
     def _channel(self, prefix: Prefix) -> tuple[Prefix, Group, Writer | None]:
         """Return the group a prefix belongs to and, when it names one, its writer."""
@@ -186,8 +194,7 @@ class Labeller:
 
     def _count_writers(self, group: Group, full: tuple[Any, ...]) -> None:
         """Fix how many writers a group has, and how its passes look, from what was counted."""
-        segment = self._scene.lives.segment
-        assert segment is not None
+        segment = self._scene.lives.here
         census = self._look.counted.get(full)
         if census is not None:
             group.form = Form(census.kinds)
@@ -195,9 +202,9 @@ class Labeller:
             for name in self._look.marked.get(full, ()):
                 group.writers[name] = Writer()
             return
-        if census is None:
-            number, evidence = segment.writers or 1, "as the other writers of the log"
-        else:
+        number: int | None = segment.writers or 1
+        evidence = "as the other writers of the log"
+        if census is not None:
             number, evidence = census.writers(segment.tp_size)
         group.expected = number
         group.number = number if number is not None else UNCOUNTED
@@ -235,9 +242,7 @@ class Labeller:
 
     def _event(self, occurrence: Occurrence) -> ServerEvent:
         lives = self._scene.lives
-        segment = lives.segment
-        assert segment is not None
-        return ServerEvent(occurrence, segment.number, lives.during, self._scene.file)
+        return ServerEvent(occurrence, lives.here.number, lives.during, self._scene.file)
 
     # -- handing out ----------------------------------------------------------------------------------------------
 
@@ -257,10 +262,7 @@ class Labeller:
             elif isinstance(head, Open):
                 group: Group = head.group
                 if not group.ready(head):
-                    waited = self._seen - group.last_seen > _SILENCE or len(queue) > _SILENCE
-                    if not waited and not group.overdue(head):
-                        break
-                    group.expire(head)
+                    break
                 out.append(group.hand_out(head))
             elif isinstance(head, Doubt):
                 if head.settle():
@@ -294,9 +296,9 @@ class _Look:
         """Tell whether an occurrence is no longer of the life that is looked at."""
         payload, prefix = occurrence[3], occurrence[2]
         event = payload.event
-        if event in OPENERS and self.held:
-            if self._past or (event == "server_args" and self._args == prefix.writer):
-                return True
+        again = event == "server_args" and self._args == prefix.writer
+        if self.held and event in OPENERS and (self._past or again):
+            return True
         if event == "server_args":
             self._args = prefix.writer
             tp_size = payload.fields.get("tp_size")

@@ -1,18 +1,19 @@
 """The phase of every forward pass, with how it is known: what is printed, the order, server lines, rows.
 
 This module is responsible for :class:`Habits` (what the passes of one scheduler have shown so far) and for
-:func:`decide`. It must not know how records are read or collapsed. docs/explanation/phases.md tells the rules with
-what was counted in real runs; in short, with several draft steps:
+:func:`decide`. It must not know how records are read or collapsed. With several draft steps a server runs:
 
     extend -> draft extend -> (draft decode)* -> verify -> draft_extend -> (draft decode)* -> verify -> ...
 
 Every verify directly follows a draft decode and no extend does. With one step there is no draft decode, and what
-follows decides: a draft pass with all rows (FULL) follows a verify of spec v2, one with a row a request (LAST) an extend.
+follows decides: a draft pass that keeps all rows (FULL) follows a verify of spec v2, one that keeps a row a request
+(LAST) an extend.
 """
 
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import dataclass, field
 from math import gcd
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -58,6 +59,7 @@ def printed_phase(payload: Payload) -> Phase | None:
     return None
 
 
+@dataclass(slots=True, eq=False)
 class Habits:
     """What the passes of one scheduler have shown so far.
 
@@ -75,27 +77,21 @@ class Habits:
         capture_hidden_mode as printed, by what its rows showed (a number means nothing before).
     """
 
-    __slots__ = (
-        "all_rows", "captured_drafts", "captured_rows", "decodes", "drafts", "full_names", "last_names", "targets", "verify_rows",
-        "version", "version_why", "wide", "_said", "_shares", "_unsaid",
-    )  # fmt: skip
-
-    def __init__(self) -> None:
-        self.targets = 0
-        self.drafts = 0
-        self.decodes = False
-        self.wide = False
-        self.version: str | None = None
-        self.version_why: str | None = None
-        self.last_names = {"LAST"}
-        self.full_names = {"FULL"}
-        self.all_rows: set[str] = set()
-        self.verify_rows = 0
-        self.captured_rows = 0
-        self.captured_drafts = False
-        self._said = 0
-        self._shares: Counter[int] = Counter()
-        self._unsaid = 0
+    targets: int = 0
+    drafts: int = 0
+    decodes: bool = False
+    wide: bool = False
+    version: str | None = None
+    version_why: str | None = None
+    verify_rows: int = 0
+    captured_rows: int = 0
+    captured_drafts: bool = False
+    last_names: set[str] = field(default_factory=lambda: {"LAST"})
+    full_names: set[str] = field(default_factory=lambda: {"FULL"})
+    all_rows: set[str] = field(default_factory=set)
+    _said: int = 0
+    _unsaid: int = 0
+    _shares: Counter[int] = field(default_factory=Counter)
 
     def note(self, made: Open, lives: Lives) -> None:
         """Learn from a pass that has ended, when the next one begins."""
@@ -136,7 +132,7 @@ class Habits:
 
     def _after_target(self, made: Open, back: Open, lives: Lives) -> None:
         """Learn from the first draft pass after a target pass."""
-        if back.back is not None and is_decode(back.back, self) and back.rows:
+        if back.back is not None and is_decode(back.back) and back.rows:
             self.verify_rows = gcd(self.verify_rows, back.rows)
         if back.rows is not None and no_verify(back.rows, lives.draft_tokens, self.verify_rows):
             if said_after(made, lives, back.rows):
@@ -182,7 +178,7 @@ class Habits:
         return None
 
 
-def is_decode(made: Open, habits: Habits) -> bool:
+def is_decode(made: Open) -> bool:
     """Tell whether a draft pass is a decode step: a draft pass before it, and one state a row."""
     if made.decided:
         return made.role == "draft" and made.phase == "decode"
@@ -213,9 +209,9 @@ def decide(made: Open, habits: Habits, lives: Lives, *, final: bool) -> Label | 
 
 def _blurred(made: Open, habits: Habits, lives: Lives) -> Label:
     """Label a pass whose place among the others is in doubt: only a number of rows no verify has is certain."""
-    if made.role == "target" and made.rows is not None:
-        if no_verify(made.rows, lives.draft_tokens, habits.verify_rows):
-            return Label("extend", "rows")
+    rows = made.rows
+    if made.role == "target" and rows is not None and no_verify(rows, lives.draft_tokens, habits.verify_rows):
+        return Label("extend", "rows")
     return Label(
         "unknown", "none", "several writers print the same text in pass after pass, so their order cannot be told"
     )
@@ -276,7 +272,7 @@ def _target(made: Open, habits: Habits, lives: Lives, *, final: bool) -> Label |
         return Label("extend", "order")
     back = made.back
     if back is not None:
-        if is_decode(back, habits):
+        if is_decode(back):
             return Label("verify", "order")
         # Not a decode step, if it is known to be anything: then no verify either, where decode steps print.
         known = back.role == "target" or back.phase not in ("unknown", "idle")
@@ -433,7 +429,7 @@ def _match(made: Open, lives: Lives) -> Prefill | None:
 
 
 def said_after(after: Open, lives: Lives, rows: int | None) -> bool:
-    """Tell whether a ``Prefill batch`` line of so many tokens stands right behind a draft pass, as spec v1 prints it."""
+    """Tell whether a ``Prefill batch`` line of so many tokens stands right behind a draft pass (as spec v1 has it)."""
     ceiling = after.next.offset if after.next is not None else None
     for prefill in reversed(lives.prefills):
         if prefill.offset < after.offset:

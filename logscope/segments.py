@@ -7,6 +7,7 @@ it is start-up, graph capture, warm-up or serving. It must not know forward pass
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from logscope.model import Segment
@@ -98,7 +99,7 @@ class Lives:
         self.prefill_lines = 0
         self.running: int | None = None
         self.decode_lines = 0
-        self._rates: set[int] | None = None
+        self._rates: frozenset[int] | None = None
         self._args_origin: tuple[object, ...] | None = None
         self.graphs: set[str] = set()
         self.adaptive = False
@@ -118,6 +119,13 @@ class Lives:
             return "warmup" if self.active or not self.started else "startup"
         # Arguments alone, and no "ready" soon after them: an excerpt, not a start-up.
         return "startup" if self.started and not self.active else "serving"
+
+    @property
+    def here(self) -> Segment:
+        """The life we are in; asked only behind the first record of the file."""
+        if self.segment is None:
+            raise RuntimeError("no record has opened a segment yet")
+        return self.segment
 
     def opens(self, payload: Payload, prefix_origin: tuple[object, ...]) -> bool:
         """Tell whether a line begins a new life."""
@@ -160,7 +168,7 @@ class Lives:
                 self._regions[()] = self.region
 
     def glued(self) -> None:
-        """A server line stands behind a record on its line: the prints are block-buffered, if one process prints."""
+        """Note a server line behind a record on its line: the prints are block-buffered, if one process prints."""
         segment = self.segment
         if segment is not None and not segment.buffered and segment.writers == 1:
             segment.buffered = True
@@ -169,7 +177,7 @@ class Lives:
             )
 
     def late(self) -> None:
-        """A pass of the warm-up is printed behind "ready"."""
+        """Note a pass of the warm-up that is printed behind "ready"."""
         segment = self.segment
         if segment is not None and not self.belated:
             self.belated = True
@@ -180,8 +188,7 @@ class Lives:
     def see(self, occurrence: Occurrence) -> None:
         """Take a server line or a mark: keep its facts, and follow where we are."""
         line, offset, prefix, payload = occurrence
-        segment = self.segment
-        assert segment is not None
+        segment = self.here
         event = payload.event
         if event in STARTUP:
             self.started = True
@@ -283,7 +290,8 @@ class Lives:
         return next(iter(self._rates)) if self._rates is not None and len(self._rates) == 1 else None
 
 
-def draft_tokens(length: float, rate: float) -> set[int]:
+@lru_cache(maxsize=4096)
+def draft_tokens(length: float, rate: float) -> frozenset[int]:
     """Return the draft tokens N (2 to 64) for which an accept rate of two decimals fits an accept len.
 
     Two definitions name N: rate = len / N, and rate = (len - 1) / (N - 1) (docs/reference/accept-rate.md).
@@ -295,4 +303,4 @@ def draft_tokens(length: float, rate: float) -> set[int]:
             low, high = (numerator - slack) / denominator, (numerator + slack) / denominator
             if low - slack <= rate <= high + slack:
                 fits.add(number)
-    return fits
+    return frozenset(fits)

@@ -15,7 +15,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from logscope.copies import num_aux
-from logscope.model import CAPTURE_EVENTS
+from logscope.model import CAPTURE_EVENTS, Phase
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -27,11 +27,13 @@ if TYPE_CHECKING:
     from logscope.segments import Lives
 
 _IDLE, _TARGET, _JOINED, _DRAFT, _READ = range(5)
-# What a story pays for: a wrong head, norms that do not add up, a batch that changed, a pass broken off, a stray record.
+# What a story pays for: a wrong head, norms that do not add up, another batch, a stray record, a pass broken off.
 _HEAD, _NORM, _ROWS, _STRAY, _BREAK = 1, 2, 3, 6, 8
-_STORIES = 64
-_WINDOW = 384
+_STORIES = 48
 _WORSE = 12
+# Records that stay open at most, and how often that may happen before the schedulers are given up as mixed.
+_WINDOW = 192
+_OVERFLOWS = 64
 
 
 class Track:
@@ -49,7 +51,7 @@ class _State(NamedTuple):
     """Where one scheduler stands: in which pass, and what that pass has printed."""
 
     stage: int = _IDLE
-    phase: str = "unknown"
+    phase: Phase = "unknown"
     rows: int | None = None
     layer: int = -1
     ended: bool = False
@@ -72,7 +74,7 @@ class Move(NamedTuple):
 
     track: int | None
     begins: bool = False
-    phase: str = "unknown"
+    phase: Phase = "unknown"
 
 
 class _Story:
@@ -102,6 +104,7 @@ class Tangle:
         self._stories = [_Story(0, (_State(),) * schedulers, (), frozenset())]
         self._decided = 0
         self._uncertain = 0
+        self._overflows = 0
         self._owner: dict[Open, Track] = {}
 
     # -- what the group asks --------------------------------------------------------------------------------------
@@ -117,12 +120,17 @@ class Tangle:
     def report(self, segment: Segment) -> None:
         """Say in the segment's notes that schedulers are mixed, and what could not be told apart."""
         said = f"records of {len(self.tracks)} schedulers stand mixed without a mark; they are told apart by state"
-        if self._uncertain:
+        if self._overflows > _OVERFLOWS:
+            said += "; soon they could not be told apart any more, and what they print has no phase"
+        elif self._uncertain:
             said += f" ({self._uncertain} records fit more than one place, or none, and have no phase)"
         segment.notes.append(said)
 
     def see(self, payload: Payload) -> list[tuple[Move, bool]]:
         """Take the next record."""
+        if self._overflows > _OVERFLOWS:
+            self._uncertain += 1
+            return [*self.end(), (Move(None), False)]
         found: dict[tuple[object, ...], _Story] = {}
         for story in self._stories:
             for cost, number, state, move in self._moves(story, payload):
@@ -175,13 +183,16 @@ class Tangle:
         first = self._stories[0].moves
         if len(self._stories) == 1:
             return self._decide(len(first))
+        if len(first) % 4:
+            return []
         agreed = 0
         for column in zip(*(story.moves for story in self._stories), strict=True):
             if any(move != column[0] for move in column):
                 break
             agreed += 1
         if not agreed and len(first) > _WINDOW:
-            agreed = 1
+            agreed = _WINDOW // 2
+            self._overflows += 1
         return self._decide(agreed) if agreed else []
 
     def _decide(self, count: int) -> list[tuple[Move, bool]]:
@@ -235,9 +246,9 @@ class Tangle:
         elif event == "forward":
             yield from self._forward(state, payload)
         elif event in ("fc_output", "fc"):
-            if state.stage == _DRAFT and state.phase != "decode" and payload.rows in (state.rows, None):
-                if event == "fc" or not state.ended:
-                    yield 0, state._replace(ended=state.ended or event == "fc_output"), False
+            here = state.stage == _DRAFT and state.phase != "decode" and payload.rows in (state.rows, None)
+            if here and (event == "fc" or not state.ended):
+                yield 0, state._replace(ended=state.ended or event == "fc_output"), False
         elif event == "aux_concat":
             joined = num_aux(payload)
             if joined != 1 or len(self._form.layers) == 1:
@@ -263,12 +274,13 @@ class Tangle:
                 total = None if square is None or state.squares is None else state.squares + square
                 yield 0, state._replace(layer=layer, squares=total), False
         if not layers or layer == layers[0]:
-            for phase in ("extend", "verify"):
+            phases: tuple[Phase, ...] = ("extend", "verify")
+            for phase in phases:
                 cost = self._begin(state, phase, payload.rows)
                 if cost is not None:
                     yield cost, _State(_TARGET, phase, payload.rows, layer, first=payload, squares=square), True
 
-    def _begin(self, state: _State, phase: str, rows: int | None) -> int | None:
+    def _begin(self, state: _State, phase: Phase, rows: int | None) -> int | None:
         """Return what it costs a scheduler to run the target now, None when it cannot."""
         tokens, segment = self._lives.draft_tokens, self._lives.segment
         steps = segment.num_steps if segment is not None else None
@@ -325,16 +337,16 @@ class Tangle:
                 cost += _NORM
             if state.join.head is not None and payload.head is not None:
                 cost += 0 if _equal_heads(state.join.head, payload.head) else _HEAD
-            phase = "extend" if state.phase == "extend" else "draft_extend"
+            phase: Phase = "extend" if state.phase == "extend" else "draft_extend"
             yield cost, _State(_DRAFT, phase, rows, ended=wide is False), True
         if state.stage == _READ and not wide and state.join is not None:
             segment = self._lives.segment
             steps = segment.num_steps if segment is not None else None
             if steps is not None and state.decodes >= steps - 1:
                 return
-            cost = self._reads(state, payload)
-            if cost is not None:
-                yield cost, _State(_DRAFT, "decode", rows, ended=True, decodes=state.decodes), True
+            costs = self._reads(state, payload)
+            if costs is not None:
+                yield costs, _State(_DRAFT, "decode", rows, ended=True, decodes=state.decodes), True
 
     def _reads(self, state: _State, payload: Payload) -> int | None:
         """Return what it costs that a draft decode reads what the draft pass before it put out; None: it cannot."""
@@ -367,14 +379,13 @@ class Tangle:
         full = payload.mode in self._habits.full_names
         last = payload.mode in self._habits.last_names
         if state.phase == "decode":
-            if kept != rows or full:
-                return
+            wrong = kept != rows or full
         elif state.phase == "extend":
-            if full and rows != 1:
-                return
-        elif self._habits.version == "v2" and (last or kept != rows):
-            return
-        elif self._habits.version == "v1" and full:
+            wrong = full and rows != 1
+        else:
+            version = self._habits.version
+            wrong = (version == "v2" and (last or kept != rows)) or (version == "v1" and full)
+        if wrong:
             return
         decodes = state.decodes + (state.phase == "decode")
         yield 0, _State(_READ, state.phase, rows, join=payload, decodes=decodes), False
@@ -402,14 +413,14 @@ def _as_after_loss(payload: Payload) -> Iterator[_State]:
 def _equal_heads(one: tuple[float, ...], other: tuple[float, ...]) -> bool:
     return all(
         a == b or (a != a and b != b) or abs(a - b) <= 5e-5 + 1e-3 * abs(a) for a, b in zip(one, other, strict=False)
-    )  # noqa: PLR0124
+    )
 
 
 def _near(one: Payload, other: Payload) -> bool:
     """Tell whether two norms are the same print, as far as both are printed."""
     if one.norm is None or other.norm is None:
         return True
-    if one.norm != one.norm or other.norm != other.norm:  # noqa: PLR0124
+    if one.norm != one.norm or other.norm != other.norm:
         return True
     slack = 2 * (one.norm_resolution + other.norm_resolution)
     return abs(one.norm - other.norm) <= slack

@@ -175,7 +175,7 @@ def without_args(log):
 
 def without_server(log):
     """Leave only the debug records."""
-    return only(log, lambda text: False)
+    return [unit for unit in log if unit.debug]
 
 
 def edited(log, **values):
@@ -288,7 +288,7 @@ def more_steps(log, steps):
         if ("draft", "decode") in unit.labels:
             rounds.append(unit)
             continue
-        if rounds and unit.debug or not unit.text:
+        if (rounds and unit.debug) or not unit.text:
             forwards = sorted({inner.forward for inner in rounds})
             extra = [inner for inner in rounds if forwards and inner.forward == forwards[-1]]
             for turn in range(steps - 1 - len(forwards)):
@@ -320,6 +320,67 @@ def wider_tree(log, factor):
             text = re.sub(rb"Size\(\[(\d+),", lambda found: b"Size([%d," % (int(found[1]) * factor), text)
         made.append(replace(unit, text=text))
     return edited(made, speculative_num_draft_tokens=4 * factor)
+
+
+def without_events(log, *words):
+    """Leave out the debug records whose label is one of ``words`` (``b"forward end"``, ...)."""
+    return [unit for unit in log if not unit.debug or not any(b"] " + word in unit.text for word in words)]
+
+
+def only_events(log, *words):
+    """Leave only the debug records whose label is one of ``words``, and all other lines."""
+    return [unit for unit in log if not unit.debug or any(b"] " + word in unit.text for word in words)]
+
+
+def one_layer(log):
+    """Capture one layer only: the joined state is as wide as a hidden state, and the draft skips its fc."""
+    made = []
+    for unit in without_events(log, b"layer 31 ", b"layer 59 ", b"layer 30 ", b"layer 58 ", b"fc output"):
+        text = unit.text
+        if unit.debug:
+            text = re.sub(rb"num_aux=[34]", b"num_aux=1", text)
+            text = re.sub(rb"(\d+), (21504|28672)\]", rb"\1, 7168]", text)
+            text = re.sub(rb"shapes=\[(torch\.Size\(\[\d+, 7168\]\)), .*?\], hidden", rb"shapes=[\1], hidden", text)
+        made.append(replace(unit, text=text))
+    return made
+
+
+def numbered_modes(log):
+    """Print capture_hidden_mode as a number, as an IntEnum in an f-string does."""
+    names = {b"CaptureHiddenMode.FULL": b"2", b"CaptureHiddenMode.LAST": b"1"}
+    return [
+        replace(unit, text=re.sub(rb"CaptureHiddenMode\.(FULL|LAST)", lambda found: names[found[0]], unit.text))
+        for unit in log
+    ]
+
+
+def without_modes(log):
+    """Leave capture_hidden_mode out."""
+    return [
+        replace(unit, text=re.sub(rb"capture_hidden_mode=[^,]+, ", b"", unit.text)) if unit.debug else unit
+        for unit in log
+    ]
+
+
+def without_values(log):
+    """Print shapes only: no norm, no head."""
+    return [
+        replace(unit, text=re.sub(rb", norm=[^,]+, first5=\[[^\]]*\]", b"", unit.text)) if unit.debug else unit
+        for unit in log
+    ]
+
+
+def said(log):
+    """Let every debug record print its forward mode."""
+    names = {"extend": b"EXTEND", "verify": b"TARGET_VERIFY", "decode": b"DECODE", "draft_extend": b"DRAFT_EXTEND_V2"}
+    return [
+        replace(
+            unit, text=unit.text.replace(b"shape=", b"forward_mode=ForwardMode.%s, shape=" % names[unit.labels[0][1]])
+        )
+        if unit.debug
+        else unit
+        for unit in log
+    ]
 
 
 def together(one, other, seed, *, burst=1):
