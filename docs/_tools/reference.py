@@ -9,7 +9,9 @@ column means is said here, next to its name, and a column nobody explains is an 
 
 from __future__ import annotations
 
+import contextlib
 import inspect
+import io
 import re
 import textwrap
 from typing import TYPE_CHECKING, Any
@@ -19,7 +21,7 @@ from schemas import event_schema
 
 import logscope
 from logscope import grammar
-from logscope.cli import app
+from logscope.cli import app, main
 from logscope.cli.commands import COMMANDS
 from logscope.contract import Contract
 from logscope.rules import rules
@@ -134,6 +136,17 @@ def help_text(path: str, command: Any) -> str:
     return "\n".join(line.rstrip() for line in context.get_help().splitlines())
 
 
+def in_python(path: str, command: Any) -> str | None:
+    """Return the lines of Python equal to a command, as it prints them itself; None where it has none."""
+    if not any(one.name == "explain_python" for one in command.params):
+        return None
+    logs = ["good.log", "bad.log"] if path == "logscope diff" else ["server.log"]
+    said = io.StringIO()
+    with contextlib.redirect_stdout(said), contextlib.redirect_stderr(io.StringIO()):
+        code = main([*path.split()[1:], *logs, "--explain-python"])
+    return said.getvalue().strip() if code == 0 else None
+
+
 # Where more is said about a command than its help says.
 MORE = {
     "fetch": "How: [Fetch logs from other machines](../howto/fetch.md).",
@@ -156,6 +169,9 @@ def commands() -> str:
     for path, command in tree():
         level = "##" if path.count(" ") < 2 else "###"
         parts.append(f"{level} {path}\n\n```text\n{help_text(path, command)}\n```\n")
+        python = in_python(path, command)
+        if python:
+            parts.append(f"In Python:\n\n```text\n{python}\n```\n")
         more = MORE.get(path.removeprefix("logscope "))
         if more:
             parts.append(more + "\n")
