@@ -157,12 +157,14 @@ class Contract(BaseModel):
 
     def to_toml(self) -> str:
         """Return it as a TOML file that :func:`load_contract` reads back to an equal contract."""
-        lines = [f"# {self.source}"]
+        lines = [f"# {' '.join(self.source.split())}"]
         for name in type(self).model_fields:
             value = getattr(self, name)
             if value is None or name == "source":
                 continue
-            lines.append(f"{name} = {json.dumps(list(value) if isinstance(value, tuple) else value)}")
+            # JSON's lists, numbers and texts are TOML's, but for one control character.
+            text = json.dumps(list(value) if isinstance(value, tuple) else value, ensure_ascii=False)
+            lines.append(f"{name} = {text}".replace("\x7f", "\\u007F"))
         return "\n".join(lines) + "\n"
 
 

@@ -165,6 +165,14 @@ def test_what_is_written_is_read_back(tmp_path):
     assert again.model_copy(update={"source": ""}) == contract.model_copy(update={"source": ""})
 
 
+def test_any_text_survives_the_toml_form(tmp_path):
+    """Names with quotes, control characters or other alphabets are written so that TOML reads them back."""
+    path = tmp_path / "odd.toml"
+    odd = Contract(dtype='a"b\\c\n\x7f\x01 \U0001f600', source="two\nlines = 1")
+    path.write_text(odd.to_toml(), encoding="utf-8")
+    assert load_contract(path).dtype == odd.dtype
+
+
 def test_a_run_without_joined_states_is_no_contract():
     """Nothing is inferred from nothing."""
     with pytest.raises(ContractError, match="no joined hidden states"):
