@@ -56,7 +56,8 @@ def _harnesses() -> ModuleType:
     """Return benchmarks/fuzz/harnesses.py: the same checks that atheris runs."""
     path = Path(__file__).parents[1] / "benchmarks" / "fuzz" / "harnesses.py"
     spec = importlib.util.spec_from_file_location("harnesses", path)
-    assert spec is not None and spec.loader is not None
+    assert spec is not None
+    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules["harnesses"] = module
     spec.loader.exec_module(module)
@@ -76,84 +77,17 @@ fuzz = settings(
 
 SAMPLES = [sample.text for file in GRAMMAR.files for sample in file.samples]
 NUMBERS = [
-    "0",
-    "1",
-    "-1",
-    "3",
-    "4",
-    "21",
-    "7168",
-    "21504",
-    "28672",
-    "1.5",
-    "10.6277",
-    "123.4567",
-    "1.00",
-    "2.50",
-    "3.00",
-    "0.54",
-    "nan",
-    "inf",
-    "-inf",
-    "-nan",
-    "0.0",
-    "-0.0",
-    "1e5",
-    "1e38",
-    "1e99",
-    "1e-320",
-    "1e308",
-    "1e999",
-    "0x10",
-    "1_000",
-    "True",
-    "None",
-    "[1]",
-    "'x'",
-    "''",
-    "(1,)",
-    "{}",
-    "-",
-    "...",
-    "<A.B:",
-    "2>",
-    "CaptureHiddenMode.FULL",
-    "FULL",
-    "2",
-    "100%",
-    "-5",
-    "2147483648",
-    "9223372036854775808",
-] + ["9" * 20, "9" * 400, "9" * 5000, "", "\x00", "\x1b[31m7", "\u0663", "e\u0301"]
+    "0", "1", "-1", "3", "4", "21", "7168", "21504", "28672", "1.5", "10.6277", "123.4567", "1.00", "2.50", "3.00", "0.54",
+    "nan", "inf", "-inf", "-nan", "0.0", "-0.0", "1e5", "1e38", "1e99", "1e-320", "1e308", "1e999", "0x10", "1_000",
+    "True", "None", "[1]", "'x'", "''", "(1,)", "{}", "-", "...", "<A.B: 2>", "CaptureHiddenMode.FULL", "FULL", "2", "100%",
+    "-5", "2147483648", "9223372036854775808", "9" * 20, "9" * 400, "9" * 5000, "", "\x00", "\x1b[31m7", "\u0663",
+    "e\u0301",
+]  # fmt: skip
 KEYS = [
-    "shape",
-    "norm",
-    "first5",
-    "residual_is_none",
-    "mode",
-    "capture_hidden_mode",
-    "num_aux",
-    "embeds",
-    "hidden_states",
-    "hidden_shape",
-    "layer_id",
-    "layer",
-    "mean",
-    "std",
-    "absmax",
-    "head",
-    "shapes",
-    "requested",
-    "layers_to_capture",
-    "num_hidden_layers",
-    "hidden_size",
-    "count",
-    "res",
-    "x",
-    "|h|",
-    "event",
-    "line",
-]
+    "shape", "norm", "first5", "residual_is_none", "mode", "capture_hidden_mode", "num_aux", "embeds", "hidden_states",
+    "hidden_shape", "layer_id", "layer", "mean", "std", "absmax", "head", "shapes", "requested", "layers_to_capture",
+    "num_hidden_layers", "hidden_size", "count", "res", "x", "|h|", "event", "line",
+]  # fmt: skip
 SITES = ["dsv2", "dsv2", "logits", "eagle3", "x", "a b", "\u00e9"]
 LABELS = [
     "embed capture", "layer 3 capture", "layer 31 capture", "layer 59 capture", "layer -1 capture", "forward end",
@@ -161,20 +95,10 @@ LABELS = [
     "capture@L3", "end", "cat", "in", "weird", "", "layer x capture", "5", "layer 3 layer 4",
 ]  # fmt: skip
 ARGUMENTS = [
-    "model_path",
-    "tp_size",
-    "dp_size",
-    "pp_size",
-    "speculative_num_steps",
-    "speculative_eagle_topk",
-    "speculative_num_draft_tokens",
-    "decode_log_interval",
-    "disable_cuda_graph",
-    "speculative_algorithm",
-    "page_size",
-    "cuda_graph_bs",
-    "enable_dp_attention",
-]
+    "model_path", "tp_size", "dp_size", "pp_size", "speculative_num_steps", "speculative_eagle_topk",
+    "speculative_num_draft_tokens", "decode_log_interval", "disable_cuda_graph", "speculative_algorithm", "page_size",
+    "cuda_graph_bs", "enable_dp_attention",
+]  # fmt: skip
 STATISTICS = [
     "#running-req", "#token", "token usage", "accept len", "accept rate", "cuda graph", "gen throughput (token/s)",
     "#queue-req", "#new-seq", "#new-token", "#cached-token", "spec rounds", "spec tokens", "full token usage",
@@ -562,14 +486,14 @@ def test_grammars_of_any_kind(writer: Writer) -> None:
     try:
         grammars._Builder("own.toml", TOML, table).build()
     except GrammarError as error:
-        assert str(error)
+        assert str(error)  # noqa: PT017 - many of the tables load
 
 
 @pytest.mark.parametrize("run", ["healthy-topk1", "style-alt", "cuda-graph"])
 def test_time_is_linear(run: str) -> None:
     """Twice as much damaged log takes at most about twice as long to parse exactly."""
     writer = Writer(Random(7))
-    pieces = [writer.mutated(real_bytes(run)) + b"\n" for _ in range(60)]
+    pieces = [writer.mutated(real_bytes(run)) + b"\n" for _ in range(12)]
 
     def seconds(data: bytes) -> float:
         taken = []

@@ -5,24 +5,30 @@ once, the parser loses and invents nothing in any block size, loaders answer wit
 literal reader stays within its text. ``fuzz.py`` drives them by coverage; ``tests/test_fuzz.py`` replays what was found.
 """
 
+# ruff: noqa: S101, PT017 - a broken promise is an AssertionError here: fuzzers and tests look for it.
+
 from __future__ import annotations
 
 import io
 import tempfile
-from collections.abc import Callable, Iterator
+from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from logscope.blocks import Block
+from logscope.blocks import Block, StreamWindow, cut_blocks
 from logscope.contract import load_contract
 from logscope.errors import ContractError, GrammarError, InputError
 from logscope.grammar import Grammar, load, load_file
-from logscope.model import Occurrence
 from logscope.parse import Parser
 from logscope.prefix import peel, peel_back
 from logscope.reader import Source
 from logscope.unpack import form_of
 from logscope.values import Unfinished, Unreadable, as_json, read_value
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from logscope.model import Occurrence
 
 _GRAMMAR: list[Grammar] = []
 
@@ -42,8 +48,6 @@ def columns(occurrence: Occurrence) -> tuple[Any, ...]:
 
 def pieces(data: bytes, size: int) -> Iterator[Block]:
     """Yield bytes as blocks the reader would make, whatever their first bytes look like."""
-    from logscope.blocks import StreamWindow, cut_blocks  # noqa: PLC0415 - beside its use
-
     stream = io.BytesIO(data)
     yield from cut_blocks(StreamWindow(lambda: stream.read(64)), "x.log", size=size, slack=2 * len(data) + 64)
 
@@ -91,7 +95,7 @@ def read(data: bytes) -> None:
         return
     for blocks in (small, large):
         assert [block.final for block in blocks] == [False] * (len(blocks) - 1) + [True]
-        for before, after in zip(blocks, blocks[1:], strict=False):
+        for before, after in pairwise(blocks):
             if not after.gap:
                 assert after.offset == before.offset + len(before.data)
                 assert after.line == before.line + before.newlines
