@@ -291,6 +291,8 @@ class Census:
         self._copies: dict[tuple[Any, ...], int] = {}
         self._vague: Counter[tuple[Any, ...]] = Counter()
         self._early: Counter[tuple[Any, ...]] = Counter()
+        self._runs: Counter[int] = Counter()
+        self._run: tuple[tuple[Any, ...] | None, int] = (None, 0)
         self.most_open = 0
         self._last: tuple[Kind, int | None] | None = None
         self._next = self.FIRST
@@ -315,6 +317,11 @@ class Census:
                 self._copies[key] = self._copies.get(key, 0) + 1
             else:
                 self._vague[key] += 1
+            before, length = self._run
+            if key != before:
+                self._runs[length] += 1
+                length = 0
+            self._run = (key, length + 1)
         else:
             self._early[key] += 1
         if self.serving >= self._next or self.records >= self.LIMIT:
@@ -362,6 +369,8 @@ class Census:
         """Tell whether the count no longer moves: the same at two looks, the second over twice as many records."""
         old = self._old()
         before = self._usual
+        if not old and self.records >= 4 * self.FIRST:
+            return True
         usual, times = Counter(old).most_common(1)[0] if old else (0, 0)
         self._usual = usual if len(old) >= 8 and times >= 0.8 * len(old) else None
         if self.one_voice and (usual <= 1 or self.breaks == 0):
@@ -372,9 +381,21 @@ class Census:
             return True
         return before == self._usual and (self.tp_size is None or self._usual > self.tp_size)
 
+    def _by_runs(self, tp_size: int | None) -> tuple[int | None, str]:
+        """Count the writers of records that are printed word for word again and again: by how many stand in a row."""
+        if self.one_voice:
+            return 1, f"{self.records} records follow each other as one writer prints them"
+        weight = Counter({length: length * times for length, times in self._runs.items()})
+        usual, _ = weight.most_common(1)[0] if weight else (1, 1)
+        if tp_size is not None and tp_size > 1:
+            return tp_size, f"tp_size in server_args; the same record stands {usual} times in a row"
+        return usual, f"the same record stands {usual} times in a row"
+
     def writers(self, tp_size: int | None) -> tuple[int | None, str]:
         """Return how many writers print every record, None when that cannot be told, and the evidence in words."""
         counts: Mapping[Any, int] = self._copies or self._vague or self._early
+        if not self._copies and self._vague and self.records >= 64:
+            return self._by_runs(tp_size)
         if not counts:
             return (None, "no record outside graph capture") if tp_size is None else (tp_size, "tp_size in server_args")
         weight: Counter[int] = Counter()

@@ -545,7 +545,7 @@ class Group:
         """
         lives = self.scene.lives
         region = lives.region
-        if region is None or (self._served and not lives.ready):
+        if region is None or (self._served and not lives.ready) or (region == ANY and self.habits.capture_over):
             return None
         if role == "target":
             if "draft" in region or (region == ANY and self.habits.captured_drafts):

@@ -205,13 +205,13 @@ class Labeller:
         number: int | None = segment.writers or 1
         evidence = "as the other writers of the log"
         if census is not None:
-            number, evidence = census.writers(segment.tp_size)
+            number, evidence = census.writers(self._look.tp_size)
         group.expected = number
         group.number = number if number is not None else UNCOUNTED
         if census is not None:
             if segment.writers is None:
                 segment.writers, segment.writers_evidence = number, evidence
-            schedulers = census.schedulers(number, segment.dp_size)
+            schedulers = census.schedulers(number, self._look.dp_size)
             if schedulers > 1:
                 group.untangle(schedulers)
 
@@ -290,7 +290,8 @@ class _Look:
         self._ready = False
         self._past = False
         self._args: tuple[Any, ...] | None = None
-        self._tp_size: int | None = None
+        self.tp_size: int | None = None
+        self.dp_size: int | None = None
 
     def beyond(self, occurrence: Occurrence) -> bool:
         """Tell whether an occurrence is no longer of the life that is looked at."""
@@ -301,8 +302,8 @@ class _Look:
             return True
         if event == "server_args":
             self._args = prefix.writer
-            tp_size = payload.fields.get("tp_size")
-            self._tp_size = tp_size if isinstance(tp_size, int) else None
+            self.tp_size = _number(payload.fields.get("tp_size"))
+            self.dp_size = _number(payload.fields.get("dp_size"))
         elif event in PAST or payload.site is not None:
             self._past = self._past or not self._capturing
         return False
@@ -321,7 +322,7 @@ class _Look:
             full = (*group_key(prefix), marked)
             census = self.counted.get(full)
             if census is None:
-                census = self.counted[full] = Census(self._tp_size)
+                census = self.counted[full] = Census(self.tp_size)
             if marked:
                 names = self.marked.setdefault(full, {})
                 name = (prefix.pid, prefix.tp_rank, prefix.ep_rank, prefix.extra)
@@ -352,3 +353,7 @@ def group_key(prefix: Prefix) -> tuple[Any, ...]:
 def is_marked(prefix: Prefix) -> bool:
     """Tell whether a prefix names the one process that prints."""
     return prefix.pid is not None or prefix.tp_rank is not None or prefix.ep_rank is not None
+
+
+def _number(value: Any) -> int | None:
+    return value if isinstance(value, int) else None

@@ -71,8 +71,12 @@ class Habits:
         the greatest common divisor of the rows of all verifies known by order: draft tokens divide it.
     captured_drafts
         draft passes were captured into graphs.
+    capture_over
+        a draft pass that kept fewer rows than it read: dummy passes keep all, so the end of the capture is lost.
     captured_rows
         the most rows of a target pass that was captured into a graph: smaller verifies are replayed and print nothing.
+    prefill_places
+        where the Prefill lines of certain extends stand, in logs of the target alone.
     last_names, full_names
         capture_hidden_mode as printed, by what its rows showed (a number means nothing before).
     """
@@ -86,9 +90,11 @@ class Habits:
     verify_rows: int = 0
     captured_rows: int = 0
     captured_drafts: bool = False
+    capture_over: bool = False
     last_names: set[str] = field(default_factory=lambda: {"LAST"})
     full_names: set[str] = field(default_factory=lambda: {"FULL"})
     all_rows: set[str] = field(default_factory=set)
+    prefill_places: Counter[int] = field(default_factory=Counter)
     _said: int = 0
     _unsaid: int = 0
     _shares: Counter[int] = field(default_factory=Counter)
@@ -104,15 +110,21 @@ class Habits:
         back = made.back
         if made.region is not None:
             self.captured_drafts = True
+            if made.join is not None and made.rows is not None and made.join.rows != made.rows:
+                self.capture_over = True
             return
         if made.wide:
             self.wide = True
         self._names(made)
+        if self.version is None and (made.rows or 0) > 1 and self.reads(made) == "FULL":
+            self.version, self.version_why = "v2", "the draft keeps all rows (FULL) after a verify"
         if back is None:
             return
         if back.role == "draft":
             if not made.wide and made.input is not None and back.rows != 0:
                 self.decodes = True
+            elif self.version is None and made.wide and is_decode(back) and self.reads(made) == "LAST":
+                self.version, self.version_why = "v1", "the draft keeps a row a request after its last decode step"
         else:
             self._after_target(made, back, lives)
 
@@ -124,6 +136,14 @@ class Habits:
         """
         total = self._shares.total()
         return total >= 8 and (rows % kept != 0 or 4 * self._shares[rows // kept] < total)
+
+    @property
+    def prefill_place(self) -> int | None:
+        """Where this log prints the Prefill line of an extend; None where it has no fixed place (late prints)."""
+        usual = self.prefill_places.most_common(1)
+        if not usual or usual[0][1] < 0.8 * self.prefill_places.total():
+            return None
+        return usual[0][0]
 
     @property
     def says_extends(self) -> bool:
@@ -143,10 +163,7 @@ class Habits:
             self._shares[back.rows // made.join.rows if back.rows % made.join.rows == 0 else 0] += 1
         if self.version is not None or made.rows is None:
             return
-        read = self.reads(made)
-        if read == "FULL" and made.rows > 1:
-            self.version, self.version_why = "v2", "the draft keeps all rows (FULL) after a verify"
-        elif read == "LAST" and back.rows is not None and made.rows < back.rows:
+        if self.reads(made) == "LAST" and back.rows is not None and made.rows < back.rows:
             self.version, self.version_why = "v1", "the draft reads accepted rows only after a verify"
 
     def _names(self, made: Open) -> None:
@@ -203,7 +220,7 @@ def decide(made: Open, habits: Habits, lives: Lives, *, final: bool) -> Label | 
     if made.blurred and made.region is None and habits.drafts:
         return _blurred(made, habits, lives)
     if made.role == "draft":
-        return _draft(made, habits, final=final)
+        return _draft(made, habits, lives, final=final)
     return _target(made, habits, lives, final=final)
 
 
@@ -217,14 +234,9 @@ def _blurred(made: Open, habits: Habits, lives: Lives) -> Label:
     )
 
 
-def _draft(made: Open, habits: Habits, *, final: bool) -> Label | None:
+def _draft(made: Open, habits: Habits, lives: Lives, *, final: bool) -> Label | None:
     if made.region is not None:
-        what = made.region
-        if "extend" in what and made.wide is not False:
-            return Label("draft_extend", "server")
-        if ("decode" in what or what.strip() == "draft") and not made.wide:
-            return Label("decode", "server")
-        return Label("draft_extend" if made.wide else "decode", "rows")
+        return _captured_draft(made, habits, made.region, final=final)
     back = made.back
     if back is not None and back.role == "target" and not (made.wide is False and habits.wide):
         if back.phase in _AFTER:
@@ -241,19 +253,44 @@ def _draft(made: Open, habits: Habits, *, final: bool) -> Label | None:
         if not final:
             return None
         return Label("unknown", "none", "nothing stands before it, and no draft pass that reads several states")
-    return _hidden_target(made, habits, final=final)
+    return _hidden_target(made, habits, lives, final=final)
 
 
-def _hidden_target(made: Open, habits: Habits, *, final: bool) -> Label | None:
+def _captured_draft(made: Open, habits: Habits, what: str, *, final: bool) -> Label | None:
+    """Label a draft pass with dummy input, run while graphs are captured."""
+    extend = "extend" in what
+    if extend or "decode" in what or what.strip() == "draft":
+        # The line that names the graph may lag behind other writers; the width does not.
+        if made.wide is None or made.wide == extend or not habits.wide:
+            return Label("draft_extend" if extend else "decode", "server")
+        return Label("draft_extend" if made.wide else "decode", "rows")
+    if made.wide is None or not (made.wide or habits.wide):
+        if not final:
+            return None
+        return Label("unknown", "none", "graphs are captured, and no line tells of which draft pass")
+    if made.join is not None and made.rows is not None and made.join.rows != made.rows:
+        return Label("unknown", "none", "dummy passes keep all rows: the end of the graph capture is lost")
+    return Label("draft_extend" if made.wide else "decode", "rows")
+
+
+def _hidden_target(made: Open, habits: Habits, lives: Lives, *, final: bool) -> Label | None:
     """Label a draft pass whose target pass is not in the log: hidden by a graph, not printed, or cut off."""
     back = made.back
-    if habits.decodes and back is not None and back.phase in ("decode", "extend", "draft_extend"):
-        return Label("draft_extend" if back.phase == "decode" else "extend", "order")
     read = habits.reads(made)
+    version = habits.version or lives.here.spec_version
+    if habits.decodes and back is not None and back.phase in ("extend", "draft_extend"):
+        return Label("extend", "order")
+    if habits.decodes and back is not None and back.phase == "decode":
+        # A verify must stand between. In spec v1 an extend may too, when every request had just ended.
+        if version == "v2" or read == "FULL":
+            return Label("draft_extend", "order")
+        label = _after_hidden_verify(made, back, lives)
+        if label is not None or not final:
+            return label
     rows = made.rows if made.rows is not None or made.join is None else made.join.rows
     if read == "FULL" and (rows or 0) > 1:
         return Label("draft_extend", "rows")
-    if made.wide and read == "LAST" and habits.version == "v2":
+    if made.wide and read == "LAST" and version == "v2":
         return Label("extend", "rows")
     if made.fresh:
         return Label("extend", "order")
@@ -262,11 +299,25 @@ def _hidden_target(made: Open, habits: Habits, *, final: bool) -> Label | None:
     return Label("unknown", "none", "the target pass before it is not in the log")
 
 
+def _after_hidden_verify(made: Open, back: Open, lives: Lives) -> Label | None:
+    """Label a draft pass of spec v1 behind a draft decode, between which some target passes are not printed."""
+    tokens, topk = lives.draft_tokens, lives.here.topk or 1
+    if tokens is not None and made.rows is not None and back.rows is not None and made.rows * topk > back.rows * tokens:
+        return Label("extend", "rows")
+    if not made.closed:
+        return None
+    if said_after(made, lives, made.rows):
+        return Label("extend", "server")
+    if lives.prefill_lines and not lives.here.buffered:
+        return Label("draft_extend", "server")
+    return None
+
+
 def _target(made: Open, habits: Habits, lives: Lives, *, final: bool) -> Label | None:
     if made.region is not None:
         return _captured(made, habits, lives, final=final)
     if not habits.drafts:
-        return _alone(made, lives, final=final)
+        return _alone(made, habits, lives, final=final)
     if made.fresh:
         # Nothing was served before it: there is nothing to verify.
         return Label("extend", "order")
@@ -295,7 +346,7 @@ def _target(made: Open, habits: Habits, lives: Lives, *, final: bool) -> Label |
     if rows is not None and rows <= habits.captured_rows:
         # A verify this small would have been replayed from a graph, without a print.
         return Label("extend", "server")
-    version = habits.version or (lives.segment.spec_version if lives.segment is not None else None)
+    version = habits.version or lives.here.spec_version
     if after is None:
         return Label("unknown", "none", "nothing that decides stands before it, and nothing follows")
     if after.role == "target":
@@ -319,7 +370,7 @@ def _kept_last(
     rows, tokens = made.rows, lives.draft_tokens
     if rows is not None and after.rows is not None and after.rows < rows:
         return Label("verify", "order")
-    kept = after.join.rows if after.join is not None else None
+    kept = after.join.rows if after.join is not None and after.rows == rows else None
     if tokens is not None and kept is not None and kept * tokens != rows:
         # All rows go on although not every draft token of every request was accepted: no verify.
         return Label("extend", "rows")
@@ -331,7 +382,7 @@ def _kept_last(
         return Label("extend", "server")
     if version is None and not final:
         return None
-    if version == "v1" and habits.says_extends and lives.segment is not None and not lives.segment.buffered:
+    if version == "v1" and habits.says_extends and not lives.here.buffered:
         # Every extend is followed by its Prefill line in this log, and this pass is not.
         return Label("verify", "server")
     if not final:
@@ -381,19 +432,21 @@ def _captured(made: Open, habits: Habits, lives: Lives, *, final: bool) -> Label
     return Label("verify" if lives.speculating else "decode", "server")
 
 
-def _alone(made: Open, lives: Lives, *, final: bool) -> Label | None:
+def _alone(made: Open, habits: Habits, lives: Lives, *, final: bool) -> Label | None:
     """Label a target pass of a log in which no draft prints: server lines and rows are all there is."""
-    if made.next is None and not final:
-        return None
     rows, tokens = made.rows, lives.draft_tokens
-    prefill = _match(made, lives)
-    if prefill is not None:
-        prefill.taken = True
+    if not final and _later(made, _REACH) is None:
+        return None  # Its Prefill line may stand behind passes that are still to come.
+    line = _prefill_of(made, habits, lives)
+    if line is not None:
+        line.taken = True
         return Label("extend", "server")
-    if lives.speculating is None and not final:
-        return None
+    if made.fresh:
+        return Label("extend", "order")
     if rows is None:
         return Label("unknown", "none", "no record of it prints its rows")
+    if lives.speculating is None and not final:
+        return None
     if not lives.speculating:
         if lives.speculating is False and lives.prefills:
             return Label("decode", "server")
@@ -408,24 +461,73 @@ def _alone(made: Open, lives: Lives, *, final: bool) -> Label | None:
         return Label(
             "unknown", "none", f"{rows} rows are no multiple of {tokens} draft tokens, and no Prefill line names them"
         )
-    if lives.prefill_lines:
+    if rows <= habits.captured_rows:
+        return Label(
+            "unknown", "none", f"a verify of {rows} rows runs from a graph, and no Prefill line names an extend"
+        )
+    near = _places(made, lives)
+    if lives.prefill_lines and (not near or habits.prefill_place is not None) and not _left_over(made, lives):
         return Label("verify", "server")
-    if lives.running is not None and lives.running * tokens == rows:
+    if not lives.prefill_lines and lives.running is not None and lives.running * tokens == rows:
         return Label("verify", "server")
-    if not final:
+    if not final and not near:
         return None
     return Label("unknown", "none", f"{rows} rows fit an extend and a verify of {tokens} draft tokens a request")
 
 
-def _match(made: Open, lives: Lives) -> Prefill | None:
-    """Return the ``Prefill batch`` line that names the pass: the last one before it, when no pass stands between."""
-    floor = made.back.offset if made.back is not None else -1
-    for prefill in reversed(lives.prefills):
-        if prefill.offset < floor:
-            break
-        if prefill.offset < made.offset and not prefill.taken and prefill.new_token == made.rows:
-            return prefill
-    return None
+# A Prefill line stands before its extend, or up to so many target passes behind its beginning.
+_REACH = 3
+
+
+def _later(made: Open | None, steps: int) -> Open | None:
+    """Return the pass so many target passes behind one."""
+    while made is not None and steps:
+        made = made.next
+        if made is not None and made.role == "target":
+            steps -= 1
+    return made
+
+
+def _places(made: Open, lives: Lives) -> dict[int, Prefill]:
+    """Return the Prefill lines near a pass that name its rows: -1 stands before it, 1 behind it, 2 behind the next."""
+    places: dict[int, Prefill] = {}
+    edges = [made.back.offset if made.back is not None else -1, made.offset]
+    later: Open | None = made
+    for _ in range(_REACH):
+        later = _later(later, 1)
+        edges.append(later.offset if later is not None else 1 << 62)
+    for prefill in lives.prefills:
+        if prefill.taken or prefill.new_token != made.rows or not edges[0] < prefill.offset < edges[-1]:
+            continue
+        place = -1 if prefill.offset < made.offset else sum(edge < prefill.offset for edge in edges[1:])
+        places.setdefault(place, prefill)
+    return places
+
+
+def _left_over(made: Open, lives: Lives) -> bool:
+    """Tell whether a Prefill line that names the rows of a pass stands before it, and no pass was found for it."""
+    return any(not line.taken and line.new_token == made.rows and line.offset < made.offset for line in lives.prefills)
+
+
+def _prefill_of(made: Open, habits: Habits, lives: Lives) -> Prefill | None:
+    """Return the Prefill line of a pass, if it is one's: where this log is seen to print it."""
+    places = _places(made, lives)
+    if places and habits.targets <= lives.prefill_lines:
+        # As many lines as passes: every pass is an extend, wherever its line stands.
+        return places[min(places)]
+    tokens = lives.draft_tokens
+    sure = made.rows is not None and tokens is not None and made.rows % tokens != 0
+    if len(places) == 1 and (sure or tokens is None) and not lives.here.buffered:
+        # Only an extend has these rows: where its line stands is learned.
+        ((place, line),) = places.items()
+        if sure:
+            habits.prefill_places[place] += 1
+        return line
+    if not habits.prefill_places:
+        # Nothing is learned yet: right before the pass, with no other pass that it could name.
+        return places.get(-1) if len(places) == 1 else None
+    usual = habits.prefill_place
+    return places.get(usual) if usual is not None else None
 
 
 def said_after(after: Open, lives: Lives, rows: int | None) -> bool:

@@ -335,7 +335,7 @@ def only_events(log, *words):
 def one_layer(log):
     """Capture one layer only: the joined state is as wide as a hidden state, and the draft skips its fc."""
     made = []
-    for unit in without_events(log, b"layer 31 ", b"layer 59 ", b"layer 30 ", b"layer 58 ", b"fc output"):
+    for unit in without_events(log, b"layer 31 ", b"layer 59 ", b"layer 30 ", b"layer 58 ", b"embed", b"fc output"):
         text = unit.text
         if unit.debug:
             text = re.sub(rb"num_aux=[34]", b"num_aux=1", text)
