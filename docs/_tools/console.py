@@ -113,7 +113,7 @@ def run(commands: list[Command], folder: Path) -> list[list[str]]:
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
-        timeout=120,
+        timeout=300,
         check=False,
     )
     # Nobody's page should show where this one was made.
