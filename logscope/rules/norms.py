@@ -322,7 +322,7 @@ class JoinNorm(Rule):
 def _fits_mantissa(value: float, bits: int) -> bool:
     """Return whether a number has no more than so many significant bits."""
     mantissa, _ = math.frexp(value)
-    return (mantissa * 2**bits).is_integer()
+    return float.is_integer(mantissa * 2.0**bits)
 
 
 def _factor(joined: Sequence[Record], join: Payload) -> float | None:

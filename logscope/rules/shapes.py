@@ -311,10 +311,10 @@ class Rows(Rule):
         for record, have in printed:
             if have != rows:
                 return True, (record, rows, have or 0, f"its first capture has {count(rows, 'row')}")
-        have = join.payload.rows if join is not None else None
-        if join is not None and have is not None and (have > rows or (have != rows and join.payload.mode == "FULL")):
-            return True, (join, rows, have, f"its captures have {count(rows, 'row')}, and all are kept")
-        return len(printed) > 1 or have is not None or bool(self._unit(view)), self._verify(view, rows)
+        kept = join.payload.rows if join is not None else None
+        if join is not None and kept is not None and (kept > rows or (kept != rows and join.payload.mode == "FULL")):
+            return True, (join, rows, kept, f"its captures have {count(rows, 'row')}, and all are kept")
+        return len(printed) > 1 or kept is not None or bool(self._unit(view)), self._verify(view, rows)
 
     def _unit(self, view: View) -> tuple[int, ...]:
         """Return what verify rows must be a multiple of: N, or num_steps + 1, to which SGLang sets N when topk is 1."""
