@@ -81,6 +81,9 @@ _BEFORE_FIELDS = _COLUMNS.index("intact")
 _Said: TypeAlias = Payload | tuple[int, Prefix, Payload]
 # What a line says that holds no anchor.
 _BORING = Payload("mark", "")
+_NEVER_SEEN = Payload("mark", "")
+# Blocks with fewer debug records than one in so many lines have few lines that are said twice.
+_SPARSE = 4
 
 
 def _wrong_bytes(data: bytes) -> int:
@@ -157,7 +160,7 @@ class Parser:
         self._hot = (grammar.hot or "\n").encode("latin-1")
         self._seen: dict[bytes, _Said | None] = {}
         self._held = 0
-        self._boring: set[bytes] = set()
+        self._boring: dict[bytes, Payload] = {}
         self._refused: set[bytes] = set()
         self._kinds: dict[bytes, int | _Known] = {}
         self._before_kinds: dict[bytes, int | Template] = {}
@@ -191,7 +194,7 @@ class Parser:
         if lines and (self._pending or block.continues):
             self._line(lines[0], number, block.offset, continues=block.continues)
             at = self._slow(lines, offsets, number, 1)
-        known = self._know(lines)
+        known = self._know(lines, data)
         total = len(lines)
         while at < total:
             # Up to the next line that has to be looked at by itself, everything was said before.
@@ -216,19 +219,36 @@ class Parser:
             at += 1
         return at
 
-    def _know(self, lines: list[bytes]) -> list[_Said | None]:
+    def _know(self, lines: list[bytes], data: bytes) -> list[_Said | None]:
         """Return what each line says if it is known: one whole record, or nothing at all (_BORING); else None."""
         seen = self._seen
-        if len(seen) >= REMEMBERED or self._held > REMEMBERED_BYTES:
+        if len(seen) >= REMEMBERED:
             seen.clear()
-            self._held = 0
         if not self._quick_allowed:
             return [None] * len(lines)
+        if data.count(self._hot) * _SPARSE < len(lines):
+            return self._know_kinds(lines, data)
         for line in dict.fromkeys(lines):
             if line not in seen:
                 seen[line] = self._first_look(line)
-                self._held += len(line)
         return list(map(seen.__getitem__, lines))
+
+    def _know_kinds(self, lines: list[bytes], data: bytes) -> list[_Said | None]:
+        """Do the same where few lines repeat another one: most are told to hold nothing by their kind, in bulk."""
+        seen = self._seen
+        known: list[_Said | None] = list(map(self._boring.get, data.translate(None, DIGITS).split(b"\n")))
+        del known[len(lines) :]
+        total = len(lines)
+        at = _index_of_none(known, 0, total)
+        while at < total:
+            line = lines[at]
+            said = seen.get(line, _NEVER_SEEN)
+            if said is _NEVER_SEEN:
+                said = seen[line] = self._first_look(line)
+            if said is not None:
+                known[at] = said
+            at = _index_of_none(known, at + 1, total)
+        return known
 
     def _first_look(self, line: bytes) -> _Said | None:
         """Return what a line says that was never seen, if it says it in the plainest way.
@@ -251,7 +271,7 @@ class Parser:
             if len(self._boring) >= REMEMBERED:
                 self._boring.clear()
             if len(kind) <= _LONG_LINE:
-                self._boring.add(kind)
+                self._boring[kind] = _BORING
             return _BORING
         if self.grammar.byte_finder.search(line) is None or line.translate(_NOUGHTS) in self._refused:
             return _BORING
