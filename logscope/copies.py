@@ -7,7 +7,6 @@ can be read. It must not know what a forward pass or a phase is.
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +14,7 @@ from logscope.model import CAPTURE_EVENTS, Record
 
 # The order of the records that are no captures within a pass (captures have their layer).
 _END, _JOIN = 1 << 30, (1 << 30) + 1
+_USABLE = ("whole", "partial")
 _DRAFT_RANK = {"forward": 0, "fc": 1, "fc_output": 2}
 
 if TYPE_CHECKING:
@@ -102,7 +102,8 @@ def kind_of(payload: Payload) -> Kind:
 
 def num_aux(payload: Payload) -> int | None:
     """Return how many states were joined, as printed."""
-    value = payload.fields.get("num_aux", payload.fields.get("count"))
+    fields = payload.fields
+    value = fields["num_aux"] if "num_aux" in fields else fields.get("count")
     return value if isinstance(value, int) else None
 
 
@@ -112,7 +113,8 @@ def text_key(payload: Payload) -> tuple[Any, ...]:
     head: Any = payload.head
     if norm is not None and norm != norm:  # only nan differs from itself
         norm = "nan"
-    if head is not None and any(value != value for value in head):
+    # A sum is nan only when a value is, or two are infinite.
+    if head is not None and (total := sum(head)) != total and any(value != value for value in head):
         head = tuple(map(str, head))
     return (payload.event, payload.site, payload.layer, payload.shape, norm, head, payload.mode, num_aux(payload))
 
@@ -123,7 +125,8 @@ def unmistakable(payload: Payload) -> bool:
     Records without a norm, and nan or all-zero ones, are printed again word for word by later passes.
     """
     norm = payload.norm
-    return payload.usable and norm is not None and norm != 0.0 and math.isfinite(norm)
+    # x - x is 0 for every finite x.
+    return norm is not None and norm != 0.0 and norm - norm == 0.0 and payload.intact in _USABLE
 
 
 def compatible(one: Payload, other: Payload) -> bool:
