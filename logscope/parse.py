@@ -162,6 +162,7 @@ class Parser:
         self._held = 0
         self._boring: dict[bytes, Payload] = {}
         self._refused: set[bytes] = set()
+        self._refused_kinds: set[bytes] = set()
         self._kinds: dict[bytes, int | _Known] = {}
         self._before_kinds: dict[bytes, int | Template] = {}
         self._heads: dict[bytes, Payload] = {}
@@ -190,6 +191,9 @@ class Parser:
         number = block.line
         # Offsets without the newlines; those add one for every line before.
         offsets = list(accumulate(map(len, lines), initial=block.offset - number))
+        if b"\r\n" in data:
+            # The CR of CRLF belongs to the line end: equal records of such a log are one payload too.
+            lines = [line.removesuffix(b"\r") for line in lines]
         at = 0
         if lines and (self._pending or block.continues):
             self._line(lines[0], number, block.offset, continues=block.continues)
@@ -259,7 +263,7 @@ class Parser:
             return self._quick(line) or self._plain(line)
         # Most lines without a record differ from others of their kind in numbers only.
         kind = line.translate(None, DIGITS)
-        if kind in self._boring:
+        if kind in self._boring or (kind in self._refused_kinds and line.translate(_NOUGHTS) in self._refused):
             return _BORING
         known = self._kinds.get(kind)
         if known is not None:
