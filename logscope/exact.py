@@ -716,10 +716,12 @@ def _typed(dialect: Dialect, name: str, printed: str) -> Any:
 
 
 def _call(dialect: Dialect, text: str, at: int, limit: int) -> Reading | None:
-    """``server_args=ServerArgs(a=1, b='x')``, ``Finish: obj=..., out={...}``: Python repr, never evaluated."""
+    """``server_args=ServerArgs(a=1, b='x')``, ``server_args={'a': 1}``, ``Finish: obj=...``: repr, never evaluated."""
     head = matches(dialect.pattern, text, at, len(text))
     if head is None:
         return None
+    if text.startswith("{", head.end()):
+        return _dict(dialect, text, at, head.end(), limit)
     # The repr is read past the next anchor: what looks like a record inside its quotes is none.
     payload = Payload("event", dialect.event, role=dialect.role)
     closing = text[head.end() - 1] == "("
@@ -731,6 +733,21 @@ def _call(dialect: Dialect, text: str, at: int, limit: int) -> Reading | None:
     if reason is not None:
         payload.intact, payload.reason, payload.column = "cut", reason, position - at
     return Reading(payload, position, "tail" if reason is not None else None)
+
+
+def _dict(dialect: Dialect, text: str, at: int, opening: int, limit: int) -> Reading:
+    """Read a record that is one dict: its entries are the fields; a dict that breaks off has none."""
+    payload = Payload("event", dialect.event, role=dialect.role)
+    try:
+        value = _bounded(text, opening, len(text))
+    except (Unfinished, Unreadable) as error:
+        payload.intact, payload.reason = "cut", f"the dict is unfinished: {error}"
+        payload.column, payload.length = opening - at, limit - at
+        return Reading(payload, limit, "tail")
+    inner = as_json(value.value)
+    payload.fields.update(inner if isinstance(inner, dict) else {"value": inner})
+    payload.length = value.end - at
+    return Reading(payload, value.end)
 
 
 def _keywords(text: str, at: int, limit: int, into: dict[str, Any], *, closing: bool) -> tuple[int, str | None]:
