@@ -11,7 +11,6 @@ truncated and grows again during the copy cannot leave a mixture behind.
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import hashlib
 import os
@@ -37,6 +36,7 @@ from logscope.fetch.manifest import (
     when,
 )
 from logscope.fetch.node import FileError, Stat
+from logscope.fetch.rotation import lost_file, successors
 from logscope.fetch.spec import shown
 from logscope.fetch.ssh import SshError
 
@@ -264,8 +264,13 @@ class Copy(ABC):
         self.transfer(node, stat, target)
 
     def _continues(self, node: Node, stat: Stat) -> bool:
-        """Tell whether the open file begins with everything the copy holds, by its edges, and by the part's."""
+        """Tell whether the open file begins with everything the copy holds, by its edges, and by the part's.
+
+        Where the copy holds nothing yet, its inode tells.
+        """
         manifest = self.manifest
+        if not manifest.size and manifest.part is None:
+            return (stat.device, stat.inode) == (manifest.device, manifest.inode)
         edges = [(0, manifest.head)] if manifest.head else []
         if manifest.tail is not None:
             edges.append((manifest.size - manifest.tail.bytes, manifest.tail))
@@ -318,14 +323,8 @@ class Copy(ABC):
 
     def _find_rest(self, node: Node) -> tuple[bytes, Stat] | None:
         """Open the file that holds the rest of what was copied, under the name a rotation gave it."""
-        for path, stat in node.beside(self.path, self.manifest.inode):
-            if stat.size < self.manifest.size:
-                continue
-            with contextlib.suppress(FileError):
-                stat = node.open(path)  # noqa: PLW2901 - the open file counts, not the listing
-                if self._continues(node, stat):
-                    return path, stat
-        return None
+        manifest = self.manifest
+        return lost_file(node, self.path, manifest.inode, lambda stat: self._continues(node, stat))
 
     def _finish_elsewhere(self, node: Node, error: FileError) -> bool:
         """Copy the rest, as the name is gone, from where a rotation put it; False when there is no copy to finish."""
@@ -357,6 +356,9 @@ class Copy(ABC):
             self.close_part()
             self.joined()
         self.archive("truncated" if in_place else "replaced", None if found is None else found[0])
+        if found is not None and (between := successors(self.path, found[1], node.beside(self.path))):
+            names = ", ".join(shown(path) for path, _ in between)
+            self.notice(f"{self.name} was rotated more than once; fetch these too for what lies between: {names}")
 
     @abstractmethod
     def close_part(self) -> None:

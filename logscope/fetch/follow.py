@@ -4,20 +4,19 @@ This module is responsible for the promise that a follower sees every byte once 
 has it, and is told where it has not. It must not know what the bytes mean.
 
 The node is asked again and again (nothing runs there between two questions). Whether a file is still the one that was
-read is told by content: its first bytes and the bytes just before the place reading has got to. A file that is another
-one begins the next *generation*, at offset 0; first the rest of the old one is read, from the open descriptor or from
-where a rotation put it.
+read is told by content: its first bytes and the bytes just before the place reading has got to; by its inode while
+nothing of it was read. A file that is another one begins the next *generation*, at offset 0; first the rest of the old
+one is read, from the open descriptor or from where a rotation put it.
 """
 
 from __future__ import annotations
 
-import contextlib
-import re
 import threading
 from typing import TYPE_CHECKING, NamedTuple
 
 from logscope.fetch.link import Link, Options
 from logscope.fetch.node import FileError, Stat
+from logscope.fetch.rotation import lost_file, successors
 from logscope.fetch.spec import shown
 from logscope.fetch.ssh import SshError
 
@@ -30,8 +29,6 @@ if TYPE_CHECKING:
 _REMEMBERED = 4096
 _OVERLAP = 256
 _AT_ONCE = 4 << 20
-# Names that logrotate and its like give: server.log.1, server.log-20260210, server-2026-02-10.log.
-_FAMILY = re.compile(rb"[._-]?\d[\d._:T-]*(?:\.[A-Za-z]+)?")
 
 
 class Chunk(NamedTuple):
@@ -56,10 +53,8 @@ class Follower:
         self.generation = 1
         self._head = bytearray()
         self._tail = b""
-        self._begun = start > 0
-        self._open_now: Stat | None = None
-        self._node: Node | None = None
-        self._queue: list[bytes] = []
+        self._node: Node | None = None  # the connection on which the file is open
+        self._stat: Stat | None = None  # of the file, when it was last seen
         self._quiet = False
         self._waiting = False
 
@@ -72,126 +67,110 @@ class Follower:
 
         """
         node = self.link.node
-        if node is not self._node or self._open_now is None:
-            self._open_now = None
-            self._node = node
-            if not self._find(node):
-                return b""
+        if node is not self._node and not self._find(node):
+            return b""
+        self._node = node
         overlap = self._tail[-_OVERLAP:]
         data, stat, named = node.next(self.path, self.offset - len(overlap), self.offset, _AT_ONCE)
         self.link.progress()
         if stat.size < self.offset or (data and not data.startswith(overlap)):
             # Truncated. A copy may have been made before (copytruncate): it is looked for.
-            self._open_now = None
+            self._node = None
             return b""
+        self._stat = stat
         if data := data[len(overlap) :]:
             self._take(data)
             return data
         if named is None or (named.device, named.inode) != (stat.device, stat.inode):
-            self._leave(node, named)
+            self._leave(node, stat, named)
         return b""
 
     def _take(self, data: bytes) -> None:
         self._quiet = self._waiting = False
-        self._begun = True
-        self.offset += len(data)
-        self._head += (
-            data[: max(0, _REMEMBERED - len(self._head))] if self.offset - len(data) == len(self._head) else b""
-        )
+        if self.offset == len(self._head):
+            self._head += data[: _REMEMBERED - len(self._head)]
         self._tail = (self._tail + data)[-_REMEMBERED:]
-
-    def _same(self, node: Node, stat: Stat) -> bool:
-        """Tell whether the open file holds what was read of the current generation."""
-        if stat.size < self.offset:
-            return False
-        tail = len(self._tail)
-        return node.read(0, len(self._head)) == self._head and node.read(self.offset - tail, tail) == self._tail
+        self.offset += len(data)
 
     def _find(self, node: Node) -> bool:
         """Open the file that goes on where reading has got to; False when there is nothing to read now."""
         try:
             stat = node.open(self.path)
         except FileError as error:
-            if error.kind != "missing" or not self._begun:
+            if error.kind != "missing" or self._stat is None:
                 raise
         else:
-            if not self._begun or self._same(node, stat):
-                self._remember(node, stat)
+            if self._stat is None:
+                self._begin_at(node, stat)
+            if self._same(node, stat):
+                self._stat = stat
                 return True
-        if self._elsewhere(node):
-            return True
-        if self.offset and not self._waiting:
-            self.link.notice(
-                f"{self.name} was truncated, replaced or deleted; what it held after byte {self.offset}, if anything, "
-                "was not found on the node"
-            )
-        return self._next_file(node)
+        between: list[tuple[bytes, Stat]] = []
+        if self._stat is not None:
+            found = lost_file(node, self.path, self._stat.inode, lambda stat: self._same(node, stat))
+            if found is not None:
+                self._stat = found[1]
+                return True
+            between = successors(self.path, self._stat, node.beside(self.path))
+            if self.offset and not self._waiting:
+                self.link.notice(
+                    f"{self.name} was truncated, replaced or deleted; what it held after byte {self.offset}, "
+                    "if anything, was not found on the node"
+                )
+        return self._go_on(node, between[0] if between else (self.path, None))
 
-    def _remember(self, node: Node, stat: Stat) -> None:
-        """Take the open file as the current one; of a file that is not read from its beginning, look at that."""
-        self._open_now = stat
-        self._begun = True
+    def _begin_at(self, node: Node, stat: Stat) -> None:
+        """Look at what stands before the place where reading begins."""
+        self._stat = stat
         self.offset = min(self.offset, stat.size)
-        if not self._tail and self.offset:
-            length = min(_REMEMBERED, self.offset)
-            self._head = bytearray(node.read(0, length))
-            self._tail = node.read(self.offset - length, length)
+        length = min(_REMEMBERED, self.offset)
+        self._head = bytearray(node.read(0, length))
+        self._tail = node.read(self.offset - length, length)
 
-    def _elsewhere(self, node: Node) -> bool:
-        """Open the rest of the current generation under another name, and line up what was rotated after it."""
-        if not self.offset:
+    def _same(self, node: Node, stat: Stat) -> bool:
+        """Tell whether the open file holds what was read of the current generation."""
+        if not self.offset and self._stat is not None:
+            return (stat.device, stat.inode) == (self._stat.device, self._stat.inode)
+        if stat.size < self.offset:
             return False
-        candidates = node.beside(self.path, self._open_now.inode if self._open_now else 0)
-        for path, _ in candidates:
-            with contextlib.suppress(FileError):
-                stat = node.open(path)
-                if self._same(node, stat):
-                    self._open_now = stat
-                    later = [(other.mtime, name) for name, other in candidates if self._is_later(name, other, stat)]
-                    self._queue = [name for _, name in sorted(later)]
-                    return True
-        return False
+        tail = len(self._tail)
+        return node.read(0, len(self._head)) == self._head and node.read(self.offset - tail, tail) == self._tail
 
-    def _is_later(self, name: bytes, other: Stat, than: Stat) -> bool:
-        folder, slash, base = self.path.rpartition(b"/")
-        stem = base.rpartition(b".")[0] or base
-        rest = name[len(folder + slash) :]
-        rotated = any(rest.startswith(start) and _FAMILY.fullmatch(rest[len(start) :]) for start in (base, stem))
-        return rotated and other.inode != than.inode and other.mtime >= than.mtime
-
-    def _leave(self, node: Node, named: Stat | None) -> None:
-        """Go on to what the name leads to, once the open file is read to its end and stays quiet."""
+    def _leave(self, node: Node, stat: Stat, named: Stat | None) -> None:
+        """Go on to the next file, once the open one is read to its end and stays quiet."""
         if not self._quiet:
             # Its writer may not know yet that it was renamed.
             self._quiet = True
-        elif self._queue or named is not None:
-            self._next_file(node)
+            return
+        # It may have been rotated more than once since the last look.
+        between = successors(self.path, stat, node.beside(self.path))
+        if between or named is not None:
+            self._go_on(node, between[0] if between else (self.path, named))
         elif not self._waiting:
             self._waiting = True
             self.link.notice(f"there is no {self.name} any more; waiting for it to come back")
 
-    def _next_file(self, node: Node) -> bool:
-        """Begin the next generation; False when there is no file for it yet."""
-        while True:
-            path = self._queue.pop(0) if self._queue else self.path
-            try:
-                stat = node.open(path)
-                break
-            except FileError as error:
-                if path != self.path:
-                    continue
-                self._open_now = None
-                if not self._waiting:
-                    self._waiting = True
-                    self.link.notice(f"{error.message.what}; waiting for it")
-                return False
-        if self._begun and (self.offset or self._open_now is not None):
-            self.generation += 1
-            self.link.notice(f"{self.name} was rotated or truncated: generation {self.generation} begins")
+    def _go_on(self, node: Node, expected: tuple[bytes, Stat | None]) -> bool:
+        """Begin the next generation with a file, if it is still the expected one; False when it is not there."""
+        path, wanted = expected
+        try:
+            stat = node.open(path)
+        except FileError as error:
+            self._node = None
+            if not self._waiting:
+                self._waiting = True
+                self.link.notice(f"{error.message.what}; waiting for it")
+            return False
+        if wanted is not None and stat.inode != wanted.inode:
+            # Names were shifted in between: look again.
+            self._node = None
+            return False
+        self.generation += 1
+        self.link.notice(f"{self.name} was rotated or truncated: generation {self.generation} begins")
         self.offset = 0
         self._head, self._tail = bytearray(), b""
         self._quiet = self._waiting = False
-        self._open_now = stat
+        self._stat = stat
         return True
 
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from logscope.fetch.spec import Host, Spec
 
 Pack = Literal["zstd", "gzip", "none"]
-_MOST_BESIDE = 20
+_MOST_LOOKS = 5
 
 # - Functions and options of the user's shell (exported, they reach every sh that is bash) and grep's own settings are
 #   put away.
@@ -42,7 +42,8 @@ l_open() {
   if [ -d "$1" ]; then l_end directory
   elif [ -e "$1" ] && [ ! -f "$1" ]; then l_end special
   elif { :; } 3<"$1"; then exec 3<"$1"; l_end ok $(l_stat)
-  else why=$( { : <"$1"; } 2>&1 ); printf %s "$why"; l_end failed
+  elif why=$( { : <"$1"; } 2>&1 ) && [ -z "$why" ]; then l_open "$1"
+  else printf %s "$why"; l_end failed
   fi
 }
 l_stat() { stat -L -c '%d %i %s %Y' /proc/self/fd/0 <&3; }
@@ -87,7 +88,7 @@ l_list() {
 }
 l_stats() {
   for f do
-    [ ! -f "$f" ] || printf '%s %s %s' "$(stat -L -c '%d %i %s %Y' -- "$f")" "${#f}" "$f"
+    [ -f "$f" ] && s=$(stat -L -c '%d %i %s %Y' -- "$f") && printf '%s %s %s' "$s" "${#f}" "$f"
   done
   l_end ok
 }
@@ -304,18 +305,20 @@ class Node:
         words = self.session.words[1:]
         return data, _stat(words[:4]), _stat(words[4:8]) if len(words) > 4 else None
 
-    def beside(self, path: bytes, inode: int) -> list[tuple[bytes, Stat]]:
-        """Return the files that a rotation may have made of a path: ``NAME?*``, and ``STEM?*`` for ``STEM.EXT``.
-
-        Those with the inode come first, then the newest; 20 at most.
-        """
+    def beside(self, path: bytes) -> list[tuple[bytes, Stat]]:
+        """Return the files that a rotation may have made of a path: ``NAME?*``, and ``STEM?*`` for ``STEM.EXT``."""
         folder, slash, name = path.rpartition(b"/")
         stem = name.rpartition(b".")[0] or name
         words = [quote(folder + slash + start) + b"?*" for start in dict.fromkeys((name, stem))]
-        self.session.send_words("l_stats", *words)
-        found = {file: _stat(words) for words, file in _records(b"".join(self.session.receive()), 4)}
-        found.pop(path, None)
-        return sorted(found.items(), key=lambda item: (item[1].inode != inode, -item[1].mtime))[:_MOST_BESIDE]
+        found: dict[bytes, Stat] = {}
+        for _ in range(_MOST_LOOKS):
+            before = {name: stat.inode for name, stat in found.items()}
+            self.session.send_words("l_stats", *words)
+            found = {name: _stat(fields) for fields, name in _records(b"".join(self.session.receive()), 4)}
+            # While names are shifted a file may be missed: two looks have to agree.
+            if before == {name: stat.inode for name, stat in found.items()}:
+                break
+        return [(name, stat) for name, stat in found.items() if name != path]
 
     def close(self) -> None:
         """End the session."""

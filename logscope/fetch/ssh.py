@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 # Words that every login shell reads alike. LC_ALL stands here already, because the sh has to read bytes as bytes.
 _REMOTE = "exec env LC_ALL=C sh -s"
 _READ = 1 << 18
+_MAY_COME_BACK = ("refused", "timeout", "unreachable", "unknown_host", "jump", "failed")
 _STDERR_KEPT = 1 << 16
 
 
@@ -93,7 +94,7 @@ class SshError(RemoteError):
         super().__init__(what, why=why, help=help)
         self.kind = kind
         self.passing = kind in ("lost", "closed")
-        self.later = self.passing or kind in ("refused", "timeout", "unreachable", "unknown_host", "jump")
+        self.later = self.passing or kind in _MAY_COME_BACK
 
 
 @dataclass(frozen=True, slots=True)
