@@ -65,7 +65,9 @@ _V6 = r"(?<![\w:.-])(?=[0-9a-fA-F:]*:[0-9a-fA-F:]*:)(?:[0-9a-fA-F]{0,4}:){2,7}[0
 _ADDRESS = re.compile(rf"{_V4}|{_V6}")
 
 _PATH_KEY = _keyed(r"(?:path|dir|directory|file|folder)")
-_URL_PATH = re.compile(r"""(?P<site>\b[a-z][a-z0-9+.-]*://[^\s/'"]+)(?P<path>/[^\s'"]*[^\s'".,;:)])""", re.IGNORECASE)
+_URL_PATH = re.compile(
+    r"""(?P<site>\b[a-z][a-z0-9+.-]{0,30}://[^\s/'"]+)(?P<path>/[^\s'"]*[^\s'".,;:)])""", re.IGNORECASE
+)
 _QUOTED_PATH = re.compile(r"""(?P<quote>['"])(?P<path>(?:~|[A-Za-z]:)?[/\\][^'"\n]+)(?P=quote)""")
 _PATH = re.compile(r"(?<![\w/<.\\~-])(?!//)(?:~[\w-]*|[A-Za-z]:(?=[\\/]))?(?:[/\\][\w.@+~%=-]+)+/?")
 _PACKAGES = "site-packages/"
@@ -73,15 +75,17 @@ _PACKAGES = "site-packages/"
 _TOP = (
     r"(?:internal|local|lan|corp|intranet|home|cluster|svc|com|net|org|io|ai|dev|cloud|edu|gov|mil|de|cn|jp|fr|uk|eu)"
 )
-_LABEL = r"[A-Za-z0-9](?:[A-Za-z0-9-]*[A-Za-z0-9])?"
+# As long and as many as DNS allows (RFC 1035: 63 characters, 255 in all): a search stays linear whatever the text.
+_LABEL = r"[A-Za-z0-9](?:[A-Za-z0-9-]{0,61}[A-Za-z0-9])?"
+_LABELS = rf"{_LABEL}(?:\.{_LABEL}){{0,20}}"
 _HOST = re.compile(
-    rf"(?P<scheme>\b[a-z][a-z0-9+.-]*://(?:[^\s/@'\"]+@)?)(?P<url>{_LABEL}(?:\.{_LABEL})*)"
-    rf"|(?P<user>\b[\w.-]+@)(?P<login>{_LABEL}(?:\.{_LABEL})*)"
-    rf"|(?P<key>(?:host|hostname|node|addr|address|server_name)(?:{_EQUALS}['\"]?|{_COLON}['\"]))(?P<value>{_LABEL}(?:\.{_LABEL})*)(?=$|[\s,;:/'\")\]}}])"
-    rf"|^(?P<nccl>{_LABEL}(?:\.{_LABEL})*)(?=:\d+:\d+ \[\d+\] NCCL)"
+    rf"(?P<scheme>\b[a-z][a-z0-9+.-]{{0,30}}://(?:[^\s/@'\"]+@)?)(?P<url>{_LABELS})"
+    rf"|(?P<user>\b[\w.-]{{1,64}}@)(?P<login>{_LABELS})"
+    rf"|(?P<key>(?:host|hostname|node|addr|address|server_name)(?:{_EQUALS}['\"]?|{_COLON}['\"]))(?P<value>{_LABELS})(?=$|[\s,;:/'\")\]}}])"
+    rf"|^(?P<nccl>{_LABELS})(?=:\d+:\d+ \[\d+\] NCCL)"
     rf"|(?P<pod>\[pod/)(?P<podname>[\w.-]+)"
     rf"|^(?P<container>[A-Za-z][\w.-]*-\d+)(?= +\| )"
-    rf"|(?<![\w@./-])(?P<name>(?:{_LABEL}\.)+{_TOP})(?![\w-]|\.\w)",
+    rf"|(?<![\w@./-])(?P<name>(?:{_LABEL}\.){{1,20}}{_TOP})(?![\w-]|\.\w)",
     re.IGNORECASE | re.MULTILINE,
 )
 # Values that are no private text, whatever their key.

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from logscope.queries.acceptance import Key
     from logscope.queries.series import Level, Series, Stretch
 
-_NEEDS = "statistics lines with an accept len (Decode batch, SpecDecoding metrics)"
+_NEEDS = "statistics lines with an accept len ('Decode batch', 'SpecDecoding metrics')"
 # What may move together with a fall of acceptance: name of a level's column, words, relative change worth saying.
 _BESIDE = (
     ("running", "running requests", 0.2),
