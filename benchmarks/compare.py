@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 HERE = Path(__file__).parent
+# An installed package has its bytecode; where that is not to be written, every start would compile it.
+ENVIRONMENT = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
 MAWK = r"""
 { at = index($0, "EAGLE3_DEBUG["); if (!at) next
   said = substr($0, at + 13); key = substr(said, 1, index(said, ":") - 1); sub(/ [0-9]+ /, " N ", key)
@@ -67,7 +69,7 @@ def run(command: list[str]) -> tuple[float, float, str, int]:
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
         before = os.times()
         begin = time.perf_counter()
-        code = subprocess.run(command, stdout=out, stderr=err, check=False).returncode
+        code = subprocess.run(command, stdout=out, stderr=err, check=False, env=ENVIRONMENT).returncode
         took = time.perf_counter() - begin
         after = os.times()
         out.seek(0)
@@ -82,7 +84,7 @@ def run(command: list[str]) -> tuple[float, float, str, int]:
 def peak(command: list[str]) -> float:
     """Return the most MiB that a command and its children hold at once, mapped file pages left out."""
     most = 0
-    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=ENVIRONMENT) as process:
         while process.poll() is None:
             most = max(most, sum(held(pid) for pid in family(process.pid)))
             time.sleep(0.02)

@@ -73,7 +73,7 @@ _BRACKET = ord("]")
 # The same text with every digit a nought: what was refused in this form is refused again.
 _NOUGHTS = bytes.maketrans(DIGITS, b"0" * 10)
 # A kind of line gets a template when it has been read so often, and none when there are that many kinds.
-_SIGHTINGS = 6
+_SIGHTINGS = 48
 _KINDS = 512
 _COLUMNS = tuple(name for name in Payload.__slots__ if name not in ("fields", "length"))
 _BEFORE_FIELDS = _COLUMNS.index("intact")

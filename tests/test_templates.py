@@ -23,6 +23,12 @@ PREFIXES = (
 )
 
 
+@pytest.fixture(autouse=True)
+def early(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a kind have its template after a few lines, so that short logs try it."""
+    monkeypatch.setattr("logscope.parse._SIGHTINGS", 4)
+
+
 def varied(rnd: random.Random, text: str) -> str:
     """Return the text with other digits; now and then with longer or shorter numbers."""
     digits = lambda run: "".join(rnd.choices("0123456789", k=max(1, len(run[0]) + rnd.choice((0, 0, 0, -1, 1, 9)))))  # noqa: E731
