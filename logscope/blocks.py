@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 BLOCK_SIZE = 8 << 20  # bytes of a block, as far as its lines allow
 LINE_SLACK = 16 << 20  # bytes a block may grow beyond its size before a line is given in pieces
+LINES = 1 << 18  # lines of a block: a reader of lines holds tens of bytes for each, and a hostile line has none
 FILTERED = b"%logscope-filtered "
 _PROBE = 16 << 10  # the first look for a newline; lines are shorter than this
 _PROBE_LIMIT = 256 << 10
@@ -237,14 +238,26 @@ def cut_blocks(window: Window, file: str, *, size: int = BLOCK_SIZE, slack: int 
     while True:
         data = window.take(cut(window, size, slack))
         final = not window.fill(1)
-        newlines = data.count(b"\n")
-        yield Block(file, offset, line, data, final=final, continues=continues, newlines=newlines)
+        parts = _parts(data)
+        del data  # before the next one is read
+        while parts:
+            part, newlines = parts.pop()
+            yield Block(file, offset, line, part, final=final and not parts, continues=continues, newlines=newlines)
+            offset += len(part)
+            line += newlines
+            continues = not part.endswith(b"\n")
+            del part
         if final:
             return
-        offset += len(data)
-        line += newlines
-        continues = not data.endswith(b"\n")
-        del data  # before the next one is read
+
+
+def _parts(data: bytes) -> list[tuple[bytes, int]]:
+    """Return what a block is given in, with the lines of each, the last one first: as it is, unless it has too many."""
+    newlines = data.count(b"\n")
+    if newlines <= LINES:
+        return [(data, newlines)]
+    middle = data.rfind(b"\n", 0, len(data) // 2) + 1 or data.find(b"\n", len(data) // 2) + 1
+    return _parts(data[middle:]) + _parts(data[:middle])
 
 
 def first_bytes(blocks: Iterable[Block], limit: int, warn: Callable[[str], None]) -> Iterator[Block]:
