@@ -87,7 +87,7 @@ def peak(command: list[str]) -> float:
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=ENVIRONMENT) as process:
         while process.poll() is None:
             most = max(most, sum(held(pid) for pid in family(process.pid)))
-            time.sleep(0.02)
+            time.sleep(0.1)
     return most / 1024
 
 
