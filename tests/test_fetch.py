@@ -24,6 +24,8 @@ from logscope.fetch import Bar, Options, arguments, fetch, origin, parse, size_o
 from logscope.fetch.filtered import MAGIC, FromBytes, FromGrep, Selection, last_entries, read_selection
 from logscope.fetch.hosts import checked
 from logscope.fetch.manifest import Edge, Generation, Manifest, Part, beside, load
+from logscope.fetch.node import Stat
+from logscope.fetch.rotation import successors
 from logscope.fetch.spec import Host, local_name, pattern_word, quote, shown
 from logscope.fetch.ssh import command_line, explain
 
@@ -417,6 +419,26 @@ def test_the_manifest_comes_back_as_it_was(tmp_path):
     assert origin(tmp_path / "other.log") is None
 
 
+def test_the_order_of_rotated_files():
+    """Numbers count down to the youngest, dates count up; other files beside a log are none of its past."""
+
+    def found(*names: str) -> list[tuple[bytes, Stat]]:
+        return [(b"/l/" + name.encode(), Stat(1, inode, 9, 5)) for inode, name in enumerate(names, 1)]
+
+    def later(current: int, *names: str, mtime: int = 5) -> list[bytes]:
+        return [name for name, _ in successors(b"/l/server.log", Stat(1, current, 9, mtime), found(*names))]
+
+    numbered = ("server.log.1", "server.log.10", "server.log.2", "server.log.err", "server.log.bak", "server.log.3.gz")
+    assert later(2, *numbered) == [b"/l/server.log.2", b"/l/server.log.1"]
+    assert later(1, *numbered) == []
+    dated = ("server.log-20260210", "server.log-20260211", "server-2026-02-12.log", "server.log-20260209")
+    assert later(1, *dated) == [b"/l/server.log-20260211", b"/l/server-2026-02-12.log"]
+    assert later(3, *dated) == []
+    # The current file is not among them: only younger ones can be told.
+    assert later(99, *numbered) == []
+    assert later(99, *numbered, mtime=4) == [b"/l/server.log.10", b"/l/server.log.2", b"/l/server.log.1"]
+
+
 def test_sizes():
     """``--last`` takes bytes with binary units, and nothing else."""
     assert [size_of(text) for text in ("4096", "200M", "1.5k", "2 GiB", "1tb")] == [
@@ -448,8 +470,8 @@ def test_options_that_do_not_go_together():
 
 def test_names_that_are_kept_for_the_bookkeeping(tmp_path):
     """No remote file can take the place of a manifest, a part, a lock or a generation."""
-    from logscope.fetch.hosts import _copy  # noqa: PLC0415
-    from logscope.fetch.link import Link  # noqa: PLC0415
+    from logscope.fetch.hosts import _copy
+    from logscope.fetch.link import Link
 
     link = Link(Host("node"), Options(), lambda _: None)
     for suffix in (".logscope.json", ".logscope-part", ".logscope-lock", ".logscope-new", ".generation-2"):

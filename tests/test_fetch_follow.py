@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import random
 import statistics
 import threading
 import time
@@ -14,8 +15,9 @@ import pytest
 from sshfarm import Wire
 
 from logscope.blocks import Block
-from logscope.fetch import parse, remote_follow
+from logscope.fetch import Options, parse, remote_follow
 from logscope.fetch.follow import Chunk
+from logscope.fetch.link import Link
 from logscope.fetch.ssh import SshError
 from logscope.remote import follow_blocks, remote_sources
 from logscope.source import expand
@@ -167,6 +169,75 @@ def test_rotation_while_the_connection_is_down(farm, node_dir, follow):
     wire.open = True
     reader.wait_for(b"first\nend of first\n", b"second\n", b"third\n")
     wire.close()
+
+
+def test_any_history_of_rotations_and_broken_connections(tmp_path):
+    """Written, rotated and cut off at random for some seconds: what is read is what was written, life after life.
+
+    A script that runs the remote command here stands in for ssh, and is killed again and again.
+    """
+    ssh = tmp_path / "ssh"
+    ssh.write_text('#!/bin/sh\nfor command; do :; done\nexec sh -c "$command"\n')
+    ssh.chmod(0o755)
+    folder = tmp_path / "node"
+    folder.mkdir()
+    log = folder / "server.log"
+    rng = random.Random(41)
+    lives = [b""]
+    got: dict[int, bytes] = {}
+    link: list[Link] = []
+    stop = threading.Event()
+
+    def append(lines: int) -> None:
+        text = b"".join(b"life %d line %d\n" % (len(lives), rng.randrange(10**6)) for _ in range(lines))
+        lives[-1] += text
+        with log.open("ab") as out:
+            out.write(text)
+
+    def read() -> None:
+        spec = parse(f"node:{log}")
+        options = Options(ssh=(str(ssh),), delay=0.01)
+        for chunk in remote_follow(spec, options, stop=stop, interval=0.02):
+            held = got.get(chunk.generation, b"")
+            assert chunk.offset == len(held)
+            got[chunk.generation] = held + chunk.data
+
+    with pytest.MonkeyPatch.context() as patched:
+        made = Link.__init__
+
+        def remember(self: Link, *args: object) -> None:
+            made(self, *args)
+            link.append(self)
+
+        patched.setattr(Link, "__init__", remember)
+        append(5)
+        reader = threading.Thread(target=read, daemon=True)
+        reader.start()
+        while not got:
+            time.sleep(0.01)
+    breaks = 0
+    for _ in range(150):
+        time.sleep(rng.uniform(0, 0.04))
+        append(rng.randrange(1, 30))
+        if rng.random() < 0.05:
+            for number in range(len(lives), 0, -1):
+                if (folder / f"server.log.{number}").exists():
+                    (folder / f"server.log.{number}").rename(folder / f"server.log.{number + 1}")
+            log.rename(folder / "server.log.1")
+            lives.append(b"")
+            log.touch()
+        node = link[0]._node
+        if rng.random() < 0.05 and node is not None:
+            node.session.kill()
+            breaks += 1
+    for _ in range(200):
+        if sum(map(len, got.values())) == sum(map(len, lives)):
+            break
+        time.sleep(0.05)
+    stop.set()
+    reader.join(20)
+    assert b"".join(got[number] for number in sorted(got)) == b"".join(lives)
+    assert min(len(lives), breaks) > 3
 
 
 def test_truncation_in_place(node_dir, follow):

@@ -18,8 +18,9 @@ if TYPE_CHECKING:
 
 _MOST, _MOST_LOOKS = 20, 10
 # server.log.1, server.log.2: the higher the older. server.log-20260210, server-2026-02-10.log: the later the younger.
-_NUMBER = re.compile(rb"[._-](\d{1,4})(?:\.[A-Za-z]+)?")
-_DATE = re.compile(rb"[._-]?(\d[\d._:T-]{4,})(?:\.[A-Za-z]+)?")
+# Compressed ones are left aside: their bytes are not those that were written.
+_NUMBER = re.compile(rb"[._-](\d{1,4})")
+_DATE = re.compile(rb"[._-]?(\d[\d._:T-]{4,})")
 
 
 def lost_file(node: Node, path: bytes, inode: int, is_it: Callable[[Stat], bool]) -> tuple[bytes, Stat] | None:
@@ -71,5 +72,5 @@ def _order(path: bytes, name: bytes) -> tuple[str, int, bytes] | None:
             if number := _NUMBER.fullmatch(middle):
                 return "number", -int(number[1]), b""
             if date := _DATE.fullmatch(middle):
-                return "date", 0, date[1]
+                return "date", 0, re.sub(rb"\D", b"", date[1])
     return None
