@@ -47,10 +47,13 @@ class NoneInVerify(Rule):
         self._any_verify = False
         self._extends = 0
         self._silent: tuple[Place, Place] | None = None
+        # Whether the target's own lines are printed at all: where none is, a missing one says nothing.
+        self._printed = False
 
     def see(self, view: View) -> None:
         """Look for captures in a verify pass; for rounds that no target pass belongs to."""
         item = view.item
+        self._printed = self._printed or bool(view.captures) or "forward_end" in view.first
         if item.during != "serving":
             return
         if item.role == "draft":
@@ -62,7 +65,7 @@ class NoneInVerify(Rule):
             self._any_verify = True
         if item.phase == "verify" and item.complete:
             self.looked += 1
-            if view.captures:
+            if view.captures or (view.num_aux or 0) > 1:
                 self._onset.good(item)
             elif view.clean:
                 self._onset.fault(item)
@@ -90,7 +93,7 @@ class NoneInVerify(Rule):
     def findings(self) -> Iterator[Finding]:
         """Answer when most verify passes have no capture, or none is printed at all."""
         graphs = self.scene.segment.graphs_captured
-        if self._onset and not graphs and self._onset.bad * 2 > self._onset.since:
+        if self._onset and self._printed and not graphs and self._onset.bad * 2 > self._onset.since:
             yield self.finding(
                 "Verify passes have no hidden capture, and no CUDA graph explains it.",
                 self._onset.place,
@@ -115,12 +118,14 @@ class NoneInVerify(Rule):
     def checked(self) -> Checked:
         """Verify passes looked at."""
         silent = self._silent is not None and not (self._any_verify or self._graph)
-        return Checked(self.looked + silent)
+        return Checked((self.looked if self._printed else 0) + silent)
 
     def why_not(self) -> str:
         """Graphs hide verifies; else nothing tells that there were any."""
         if self._graph or self.scene.segment.graphs_captured:
             return "verify passes ran in CUDA graphs, where nothing prints (L103)"
+        if self.looked and not self._printed:
+            return "no line of the target's own is in this log: captures are not printed at all"
         return super().why_not()
 
 
@@ -541,8 +546,9 @@ class ImpossibleLayer(Rule):
             return
         layers, depth, place, how = asked
         never = [layer for layer in layers if (layer >= depth or layer < 0) and layer not in self._captured]
-        if not never or (self._joined is not None and self._joined[0] >= len(layers)):
-            return  # newer targets can capture the state behind their last layer: then all states arrived
+        printed = len(self._captured - {0})
+        if not never or (self._joined is not None and self._joined[0] >= max(len(layers), printed + 1)):
+            return  # newer targets can capture the state behind their last layer: it arrives without a capture line
         arrived = f"; {count(self._joined[0], 'state')} arrived ({self._joined[1]})" if self._joined is not None else ""
         shifted = ""
         requested = self._plan[0].fields.get("requested") if self._plan is not None else None

@@ -11,7 +11,7 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from logscope.model import Place
-from logscope.queries.lineage import same_head, same_norm
+from logscope.queries.lineage import Trace, same_head, same_norm
 from logscope.queries.words import and_list, count, layer_name, percent
 from logscope.rules.base import Checked, Onset, Rule, is_embedding, pass_name, register
 
@@ -300,7 +300,7 @@ class JoinNorm(Rule):
             view, found = self._onset.detail
             join = view.join
             total = sum((record.payload.norm or 0.0) ** 2 for record in found.joined)
-            factor = _factor(found.joined, join.payload) if found.residual is not None else None
+            factor = _factor(found.joined, join.payload, math.sqrt(total))
             as_if = f": the join is {factor:.4g} times its captures" if factor is not None else ""
             yield self.finding(
                 f"What is joined is not what was captured: norm^2 of the joined state differs from the sum over its"
@@ -325,15 +325,22 @@ def _fits_mantissa(value: float, bits: int) -> bool:
     return float.is_integer(mantissa * 2.0**bits)
 
 
-def _factor(joined: Sequence[Record], join: Payload) -> float | None:
-    """Return the one factor between the first capture's and the join's first values, None when there is none."""
+def _factor(joined: Sequence[Record], join: Payload, norm: float) -> float | None:
+    """Return the one factor between the captures and the join, None when there is none.
+
+    It must be the same for every first value and for the norms (``norm``: of all captures together): a factor of the
+    first state alone, or of another one, is none of the join.
+    """
     first = joined[0].payload
-    if not first.head or not join.head:
+    if not first.head or not join.head or not join.norm or not norm:
         return None
     ratios = [b / a for a, b in zip(first.head, join.head, strict=False) if a]
     if len(ratios) < 2 or abs(ratios[0] - 1) < 1e-3 or max(ratios) - min(ratios) > 1e-2 * abs(ratios[0]):
         return None
-    return sum(ratios) / len(ratios)
+    factor = sum(ratios) / len(ratios)
+    whole = join.norm / norm
+    # First values are printed as a short float type holds them; the distance from 1 must agree, not only the size.
+    return whole if abs(abs(factor) - whole) <= 0.2 * abs(whole - 1) else None
 
 
 @register(
@@ -451,6 +458,8 @@ class DraftInput(Rule):
         before = self.scene.last_join.get(view.item.group)
         if before is not None and not before.item.complete:
             return
+        if before is not None and before.join is not None and not before.join.payload.head and self.scene.topk != 1:
+            trace = self._by_capture(before, view.read, trace)
         if trace.traced is None:
             self._untold[trace.reason or ""] = self._untold.get(trace.reason or "", 0) + 1
             return
@@ -465,18 +474,38 @@ class DraftInput(Rule):
             self._stale[trace.passes_ago] = self._stale.get(trace.passes_ago, 0) + 1
         onset.fault(view.item, view.read, (trace, view.read, before))
 
+    @staticmethod
+    def _by_capture(before: View, read: Record, trace: Trace) -> Trace:
+        """Trace an input of a tree by its first values alone, where the join prints none: by those of its first state.
+
+        With topk above 1 equal rows may be gathered in another order, so a norm says nothing against them.
+        """
+        if trace.traced or before.join is None or read.payload.width != before.join.payload.width:
+            return trace
+        first = before.joined
+        same = same_head(read.payload, first[0].payload) if first else None
+        if same is None:
+            return trace._replace(traced=None, reason="rows of a tree may change their order, and no first values are printed")
+        if same:
+            return Trace("head", traced=True, rows_kept=trace.rows_kept)
+        return trace._replace(traced=False, reason="the first values differ")
+
     def findings(self) -> Iterator[Finding]:
         """Answer for inputs of equal rows; for kept rows only when most of them are another state."""
         kept = self._kept
         most = kept.seen >= _LEAST_V1_INPUTS and kept.bad * 2 > kept.seen
-        onset = self._whole or (kept if kept and most else None)
-        if onset is None or onset.first is None:
+        onsets = [one for one in (self._whole, kept if most else None) if one is not None and one.first is not None]
+        if not onsets:
             return
+        onset = min(onsets, key=lambda one: 0 if one.place is None else one.place.line)
         trace, read, before = onset.detail
         bad, seen = self._whole.bad + kept.bad * most, self._whole.seen + kept.seen * most
         stale = max(self._stale, key=lambda ago: self._stale[ago], default=None)
         is_stale = stale is not None and self._stale[stale] * 2 > bad
-        if is_stale:
+        if _is_zero(read.payload):
+            what = "it is all zero"
+            advice = "a buffer that is allocated and never written reaches the draft: look at what copies the joined state"
+        elif is_stale:
             past = "the one before it" if stale == 1 else f"{stale} target passes older"
             what = f"it is {past} in {self._stale[stale or 0]:,} of {bad:,} cases"
             advice = "a buffer is read before the new states are written into it: look at the order of copy and forward"
@@ -534,6 +563,7 @@ class Frozen(Rule):
         super().__init__(scene)
         self._before: dict[tuple[Any, ...], dict[int, Payload]] = {}
         self._streaks: dict[tuple[Any, ...], tuple[int, View, Record]] = {}
+        # The first streak of a layer that is long enough: what comes later does not move the place.
         self._found: dict[int, tuple[View, Record, int]] = {}
         self._layers = 0
 
@@ -565,7 +595,8 @@ class Frozen(Rule):
                 continue
             times, first, record = self._streaks.get(key, (0, view, now[layer]))
             self._streaks[key] = (times + 1, first, record)
-            if times + 1 >= _FROZEN:
+            known = self._found.get(layer)
+            if times + 1 >= _FROZEN and (known is None or known[1] is record):
                 self._found[layer] = (first, record, times + 1)
         self._layers = max(self._layers, len(both))
 

@@ -6,7 +6,7 @@ This module is responsible for S101 to S104. It must not look at values: norms a
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from logscope.contract import DEFAULT_STATES
 from logscope.model import Place, states
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from logscope.model import Finding, ForwardPass, Payload, Record, ServerEvent
     from logscope.rules.base import Scene
 
+# First draft passes in a row that read one state, before they are taken for what they are under another name.
+_SUSPECTS = 3
 # Widths that a run is likely to show; a log that prints more of them is described by the first ones.
 _MOST_WIDTHS = 64
 
@@ -175,21 +177,23 @@ class AuxWidth(Rule):
         return None
 
     def _usual(self, got: int) -> _Due | None:
-        """Return the width other passes join, where this one is the odd one out: an fc takes one width only.
+        """Return the width the run begins with, where this one is another: an fc takes one width only.
 
-        A width whose states are just the captured ones comes before others, the more frequent one before the rarer.
+        A width whose states are just the captured ones comes before others, one that several passes join before a
+        single pass's, then the earlier one: what comes later, however often, is what changed.
         """
         mine = self._widths[got]
         others = {width: seen for width, seen in self._widths.items() if seen.hidden == mine.hidden}
 
-        def weight(width: int) -> tuple[bool, int]:
+        def weight(width: int) -> tuple[bool, bool, int]:
             seen = others[width]
-            return (bool(seen.hidden) and width == len(seen.captured) * (seen.hidden or 0), seen.onset.bad)
+            whole = bool(seen.hidden) and width == len(seen.captured) * (seen.hidden or 0)
+            return (whole, seen.onset.bad > 1, -seen.record.line)
 
-        most = max(others, key=weight)
-        if most == got or weight(most) == weight(got):
+        usual = max(others, key=weight)
+        if usual == got:
             return None
-        return _Due(most, f"{count(others[most].onset.bad, 'pass')} of the same run join it")
+        return _Due(usual, f"{count(others[usual].onset.bad, 'pass')} of the same run join it, from the beginning on")
 
     def findings(self) -> Iterator[Finding]:
         """Answer one finding for each width that is not the due one."""
@@ -229,7 +233,8 @@ class AuxWidth(Rule):
                 more = have - want - 1
                 return "the embedding output is the extra state" + (f", with {more} more" if more else "")
             if asked is not None and set(known) - asked:
-                return f"{layer_list(sorted(set(known) - asked))} is extra"
+                extra = sorted(set(known) - asked)
+                return f"{layer_list(extra)} {'is' if len(extra) == 1 else 'are'} extra"
             if have == len(known) + 1 and seen.twice is not None:
                 return f"the state of layer {seen.twice} stands twice in it"
             if have > len(seen.captured) > 0:
@@ -237,7 +242,7 @@ class AuxWidth(Rule):
             return ""
         missing = [layer for layers in readings[:1] for layer in layers if layer not in known] if readings else []
         if len(readings) == 1 and len(missing) == want - have:
-            return f"{layer_list(missing)} is missing"
+            return f"{layer_list(missing)} {'is' if len(missing) == 1 else 'are'} missing"
         return f"{count(want - have, 'state')} {'is' if want - have == 1 else 'are'} missing"
 
     def _readings(self) -> list[tuple[int, ...]]:
@@ -282,6 +287,15 @@ class Rows(Rule):
     def __init__(self, scene: Scene) -> None:
         super().__init__(scene)
         self._onset = Onset()
+        # Draft tokens that adaptive drafting has switched between. Prints may lag behind the line that tells of it, so
+        # an earlier number stays possible.
+        self._switched: list[int] = []
+
+    def server(self, event: ServerEvent) -> None:
+        """Take a switch of adaptive drafting: verifies read another number of draft tokens from now on."""
+        if event.payload.event == "adaptive_switch":
+            numbers = [event.payload.fields.get(f"draft_tokens_{side}") for side in ("from", "to")]
+            self._switched += [one for one in numbers if isinstance(one, int) and one not in self._switched]
 
     def see(self, view: View) -> None:
         """Compare all rows of one pass."""
@@ -324,7 +338,7 @@ class Rows(Rule):
         if segment.server_args.get("speculative_adaptive"):
             return ()
         chain = segment.num_steps + 1 if segment.topk == 1 and segment.num_steps else segment.num_draft_tokens
-        return (segment.num_draft_tokens, chain)
+        return (segment.num_draft_tokens, chain, *self._switched)
 
     def _verify(self, view: View, rows: int) -> tuple[Record, int | str, int, str] | None:
         units = self._unit(view)
@@ -382,28 +396,54 @@ class FcSkipped(Rule):
     def __init__(self, scene: Scene) -> None:
         super().__init__(scene)
         self._onset = Onset()
+        # First draft passes that read one state under another phase, while none reads the joined one.
+        self._suspects: dict[tuple[Any, ...], list[tuple[ForwardPass, Record, tuple[int, int | None]]]] = {}
 
     def see(self, view: View) -> None:
         """Look at the first draft pass after a target pass."""
         item = view.item
-        if item.role != "draft" or view.order != 0 or not view.judged or not view.clean or not self.scene.is_eagle3:
+        if item.role != "draft" or not self.scene.is_eagle3:
             return
         read = view.read
-        if read is None or read.payload.width is None or item.phase not in ("extend", "draft_extend"):
+        if "fc_output" in view.first or "fc" in view.first:
+            # The joined state is read after all: the passes before this one were others than they looked.
+            self._suspects.pop(item.group, None)
+        if view.order != 0 or not view.judged or not view.clean:
             return
+        if read is None or read.payload.width is None:
+            return
+        named = item.phase in ("extend", "draft_extend")
         own = view.draft_hidden
         if own is None or "fc_output" in view.first or "fc" in view.first:
-            if own is not None:
+            if own is not None and named:
                 self.looked += 1
                 self._onset.good(item)
             return
-        self.looked += 1
         joined = self.scene.last_join.get(item.group)
         width = joined.join.payload.width if joined is not None and joined.join is not None else None
-        if read.payload.width == own and self._due(width) > 1:
-            self._onset.fault(item, read, (own, width))
-        else:
-            self._onset.good(item)
+        skipped = read.payload.width == own and self._due(width) > 1
+        if named:
+            self.looked += 1
+            if skipped:
+                self._onset.fault(item, read, (own, width))
+            else:
+                self._onset.good(item)
+        elif skipped and width is not None and width > own:
+            self._suspect(item, read, (own, width))
+
+    def _suspect(self, item: ForwardPass, read: Record, detail: tuple[int, int | None]) -> None:
+        """Take a first draft pass that looks like a draft step: one may be, several in a row are none.
+
+        A draft step never comes first: the draft reads the joined state after every target pass, whatever it prints.
+        """
+        waiting = self._suspects.setdefault(item.group, [])
+        waiting.append((item, read, detail))
+        if len(waiting) < _SUSPECTS:
+            return
+        for one in waiting:
+            self.looked += 1
+            self._onset.fault(*one)
+        waiting.clear()
 
     def _due(self, joined: int | None) -> int:
         """Return how many states are due: by the contract, else by what was joined, else the usual three."""
