@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from logscope.contract import Contract, load_contract
 from logscope.errors import UsageError, did_you_mean
-from logscope.model import ForwardPass, Segment, ServerEvent
+from logscope.model import Finding, ForwardPass, Segment, ServerEvent
 from logscope.report import Column, Report, Table, ask
 from logscope.rules import page, rules
 from logscope.rules.base import Checked, Scene
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Iterable, Mapping
 
-    from logscope.model import Finding, Occurrence
+    from logscope.model import Occurrence
     from logscope.report import Context, Item
     from logscope.rules.base import Rule
     from logscope.run import Run
@@ -83,6 +83,8 @@ class _Life:
         self.scene.accept.see(item)
         self.scene.failures.see(item)
         view = self.scene.enter(item, damaged, clean=clean)
+        # What stood as passes of their own are pieces of this one.
+        self.passes[item.role == "draft"] -= len(view.pieces)
         for rule in self.rules:
             rule.see(view)
 
@@ -117,6 +119,7 @@ class _Life:
         """Return what the rules answer now."""
         self._settle(dummy=self._capturing)
         findings: list[Finding] = []
+        self.scene.lessened.clear()
         checked: dict[str, Checked] = {}
         why_not: dict[str, str] = {}
         for rule in self.rules:
@@ -124,6 +127,7 @@ class _Life:
             checked[rule.code] = rule.checked()
             if not checked[rule.code].looked:
                 why_not[rule.code] = rule.why_not()
+        findings = self._mixed(findings)
         era = self.scene.era
         facts = {
             "file": self.scene.segment.file,
@@ -134,6 +138,24 @@ class _Life:
             "draft_passes": self.passes[1],
         }
         return _Outcome(findings, checked, why_not, facts)
+
+
+    def _mixed(self, findings: list[Finding]) -> list[Finding]:
+        """Return findings with those about single passes of mixed-up schedulers told as one note."""
+        lessened = self.scene.lessened
+        if not lessened:
+            return findings
+        codes = list(dict.fromkeys(finding.rule for finding in ranked(lessened)))
+        first = min(lessened, key=lambda finding: finding.where.line if finding.where is not None else 0)
+        note = Finding(
+            codes[0],
+            "note",
+            f"Passes of several schedulers are mixed up in this log: single odd ones ({', '.join(codes)}) are no fault.",
+            first.where,
+            evidence=self.scene.doubt or first.evidence,
+            help="give each scheduler a mark on its lines, or a file of its own, to have its passes judged one by one",
+        )
+        return [*(finding for finding in findings if finding not in lessened), note]
 
 
 class Checker:

@@ -10,7 +10,7 @@ the onset, never the passes, so a check runs on a stream with flat memory.
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar
@@ -39,6 +39,9 @@ _CUT = -1
 _USABLE = frozenset({"whole", "partial"})
 # In a log in doubt, fewer bad passes than one in so many since the first are no more than a note.
 _FEW = 4
+# Captures that single passes lack before it is asked whether others have them; sets of layers that are counted.
+_SCATTERED = 4
+_MOST_SHOWN = 64
 GROUPS = ("shapes", "captures", "norms", "ranks", "acceptance", "failures", "parsing")
 
 _RULES: dict[str, type[Rule]] = {}
@@ -118,6 +121,9 @@ class Scene:
         self._topk: int | None = None
         self._unmarked = self._tangled = False
         self._excess: deque[float] = deque(maxlen=8)
+        self._shown: dict[tuple[Any, ...], Counter[tuple[int, ...]]] = {}
+        # Findings that a log in doubt made no more than notes; they are told as one.
+        self.lessened: list[Finding] = []
         self.last_join: dict[tuple[Any, ...], View] = {}
 
     @property
@@ -153,6 +159,8 @@ class Scene:
             return "data-parallel schedulers print unmarked into this log, so single passes may be mixed up"
         if self._tangled:
             return "records of two passes are exchanged, so two schedulers print unmarked into this log"
+        if any(map(_scattered, self._shown.values())):
+            return "passes lack layers that others have too many of, so two schedulers print unmarked into this log"
         return None
 
     def _weigh(self, view: View) -> None:
@@ -194,6 +202,11 @@ class Scene:
         self.draft_hidden = self.draft_hidden or view.draft_hidden
         if item.during != "graph_capture":
             self._follow(view)
+            if view.captures:
+                layers = tuple(record.payload.layer or 0 for record in view.captures)
+                shown = self._shown.setdefault(key, Counter())
+                if layers in shown or len(shown) < _MOST_SHOWN:
+                    shown[layers] += 1
         return view
 
     def _left_edge(self, item: ForwardPass) -> bool:
@@ -213,6 +226,9 @@ class Scene:
         if begun > 0:
             return True
         whole = self._whole.get(side, 0)
+        if item.expected_copies == 1 and whole < _EDGE and self.segment.server_args_line is not None:
+            # One writer's log that begins with the server: nothing was cut off, even if no pass is ever whole.
+            whole = self._whole[side] = _EDGE
         if item.complete and whole < _EDGE:
             if item.expected_copies == 1 or self.segment.server_args_line is not None:
                 whole = _EDGE
@@ -424,6 +440,23 @@ def is_embedding(payload: Payload) -> bool:
     return payload.event == "embed_capture" or payload.layer == 0
 
 
+def _scattered(shown: Counter[tuple[int, ...]]) -> bool:
+    """Return whether passes lack layers, and other passes have just those: nothing is missing, passes are mixed up.
+
+    A line that is not printed, or not captured, is missing from the whole file; one that got into another scheduler's
+    pass is not.
+    """
+    usual = max(shown, key=lambda layers: shown[layers])
+    parts = {layers: times for layers, times in shown.items() if layers != usual and set(layers) <= set(usual)}
+    lacking = sum(times * len(set(usual) - set(layers)) for layers, times in parts.items())
+    totals = Counter[int]()
+    for layers, times in shown.items():
+        for layer in layers:
+            totals[layer] += times
+    each = [totals[layer] for layer in usual]
+    return lacking >= _SCATTERED and (max(each) - min(each)) * _FEW <= lacking
+
+
 def _last_of(value: Any) -> Any:
     return value[-1] if isinstance(value, (list, tuple)) and value else None
 
@@ -544,7 +577,11 @@ class Rule:
         onset: Onset | None = None,
     ) -> Finding:
         """Return a finding of this rule; a note when it rests on a few passes (``onset``) of a log in doubt."""
-        if onset is not None and self.scene.doubt is not None and onset.bad * _FEW < onset.since:
+        doubt = self.scene.doubt if onset is not None and onset.bad * _FEW < onset.since else None
+        if doubt is not None:
             severity = "note"
-            evidence = f"{evidence}; {self.scene.doubt}" if evidence else self.scene.doubt
-        return Finding(self.code, severity or self.severity, message, where, expected, actual, evidence, help)
+            evidence = f"{evidence}; {doubt}" if evidence else doubt
+        found = Finding(self.code, severity or self.severity, message, where, expected, actual, evidence, help)
+        if doubt is not None:
+            self.scene.lessened.append(found)
+        return found

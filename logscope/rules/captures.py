@@ -191,15 +191,19 @@ def _words(reading: Reading) -> str:
 
 
 class _Set:
-    """All passes that captured one set of layers."""
+    """All passes that captured one set of layers.
 
-    __slots__ = ("before", "count", "first", "joined", "lines", "place", "states")
+    ``before``: the last pass of every other set before its first one. ``start``: how many passes had been looked at.
+    """
 
-    def __init__(self, view: View, before: View | None) -> None:
+    __slots__ = ("before", "count", "first", "lines", "place", "start", "states")
+
+    def __init__(self, view: View, before: dict[_Layers, tuple[int, Place]], start: int) -> None:
         self.count = 0
         self.first = view.item
         self.place = Place(view.item.file, view.records[0].line)
-        self.before = None if before is None else (before.item.number, before.item.place)
+        self.before = before
+        self.start = start
         self.states = view.num_aux
         self.lines = [record.line for record in view.all_captures]
 
@@ -224,8 +228,9 @@ class LayerSet(Rule):
 
     def __init__(self, scene: Scene) -> None:
         super().__init__(scene)
-        self._sets: dict[_Layers, _Set] = {}
-        self._last: dict[tuple[Any, ...], View] = {}
+        # By pipeline rank, None where none is printed: each captures the layers it runs, together they are one target.
+        self._stages: dict[int | None, dict[_Layers, _Set]] = {}
+        self._latest: dict[_Layers, tuple[int, Place]] = {}
         self._asked_embedding = scene.contract is not None and any(
             0 in reading.layers for reading in scene.contract.readings()
         )
@@ -235,16 +240,18 @@ class LayerSet(Rule):
         item = view.item
         if item.role != "target" or not view.all_captures or not view.judged or not view.clean:
             return
-        if view.join is None and "forward_end" not in view.first:
+        stage = item.records[0].first[2].pp_rank
+        if view.join is None and "forward_end" not in view.first and stage is None:
             return  # single prints, or a piece of the next pass
         self.looked += 1
         captured = self._layers(view)
-        known = self._sets.get(captured)
-        if known is None and len(self._sets) < _MOST_SETS:
-            known = self._sets[captured] = _Set(view, self._last.get(item.group))
+        sets = self._stages.setdefault(stage, {})
+        known = sets.get(captured)
+        if known is None and len(sets) < _MOST_SETS:
+            known = sets[captured] = _Set(view, {**self._latest}, self.looked - 1)
         if known is not None:
             known.count += 1
-        self._last[item.group] = view
+            self._latest[captured] = (item.number, item.place)
 
     def _layers(self, view: View) -> _Layers:
         order: list[int] = []
@@ -262,24 +269,60 @@ class LayerSet(Rule):
         twice = tuple(sorted(layer for layer in once if order.count(layer) > 1))
         return _Layers(tuple(sorted(once)), twice, once == sorted(once))
 
-    @property
-    def _main(self) -> _Layers | None:
-        return max(self._sets, key=lambda one: self._sets[one].count, default=None)
+    def _reference(self, sets: dict[_Layers, _Set]) -> _Layers:
+        """Return what the run is measured by: the set the contract asks for, else what the run begins with.
+
+        A set of a single pass comes after the others: the first pass may be the odd one. The most frequent set is no
+        measure: after a fault it is the faulty one.
+        """
+        asked = {reading.layers for reading in self._readings()}
+        return min(sets, key=lambda one: (one.layers not in asked or bool(one.twice), sets[one].count == 1,
+                                          sets[one].start))  # fmt: skip
+
+    def _readings(self) -> tuple[Reading, ...]:
+        contract = self.scene.contract
+        return () if contract is None else contract.readings(self.scene.era.era, self.scene.watch.target_type)
 
     def findings(self) -> Iterator[Finding]:
-        """Answer for the run's usual set against the contract, then for every set that differs from the usual one."""
-        main = self._main
-        if main is None:
+        """Answer for the run's first set against the contract, then for every set that differs from it."""
+        if not self._stages:
             return
-        yield from self._against_contract(main)
-        others = sorted((pair for pair in self._sets.items() if pair[0] != main), key=lambda pair: pair[1].first.line)
+        usual = {stage: self._reference(sets) for stage, sets in self._stages.items()}
+        if len(usual) == 1:
+            (main,) = usual.values()
+            (seen,) = [sets[main] for sets in self._stages.values()]
+        else:
+            layers = sorted({layer for one in usual.values() for layer in one.layers})
+            main = _Layers(tuple(layers))
+            seen = min((self._stages[stage][one] for stage, one in usual.items()), key=lambda one: one.place.line)
+        yield from self._against_contract(main, seen)
+        for stage, sets in self._stages.items():
+            yield from self._changes(usual[stage], sets)
+
+    def _changes(self, main: _Layers, sets: dict[_Layers, _Set]) -> Iterator[Finding]:
+        others = sorted((pair for pair in sets.items() if pair[0] != main), key=lambda pair: pair[1].first.line)
         twice = sum(seen.count for other, seen in others if other.twice)
         less = sum(seen.count for other, seen in others if len(other.layers) < len(main.layers))
         if twice >= _MIXED and less >= _MIXED:
-            yield self._mixed(twice + less, others[0][1])
+            self.scene.lessened.append(self._mixed(twice + less, others[0][1]))
             return
+        if main.twice:
+            yield self._twice(main, sets[main])
         for other, seen in others:
             yield self._change(main, other, seen)
+
+    def _twice(self, main: _Layers, seen: _Set) -> Finding:
+        """Answer for a run whose usual passes print a layer more than once, by one writer."""
+        return self.finding(
+            f"{layer_list(main.twice).capitalize()} {'is' if len(main.twice) == 1 else 'are'} captured twice (extra) in"
+            f" every pass of one writer.",
+            seen.place,
+            onset=Onset.of(seen.count, self.looked),
+            expected=layer_list(main.layers),
+            actual=f"{layer_list(main.layers)}, {layer_list(main.twice)} twice",
+            evidence=f"{self._share(seen)}; captures at lines {', '.join(map(str, seen.lines))}",
+            help="the capture, or its print, runs twice in a forward",
+        )
 
     def _mixed(self, times: int, seen: _Set) -> Finding:
         """Answer where passes both lack layers and have them twice: prints of several writers that look like one."""
@@ -291,18 +334,18 @@ class LayerSet(Rule):
             help="give each rank a prefix or a file of its own to have its layers checked",
         )
 
-    def _against_contract(self, main: _Layers) -> Iterator[Finding]:
+    def _against_contract(self, main: _Layers, seen: _Set) -> Iterator[Finding]:
         contract = self.scene.contract
         if contract is None:
             return
         watch, era = self.scene.watch, self.scene.era
         readings = contract.readings(era.era, watch.target_type)
         if not readings:
-            yield from self._default(main)
+            yield from self._default(main, seen)
             return
         if any(main.layers == reading.layers for reading in readings):
             if len(readings) > 1:
-                yield self._either(main, readings, era.how)
+                yield self._either(main, seen, readings, era.how)
             return
         every = contract.readings(None, watch.target_type)
         other = next((reading for reading in every if reading.layers == main.layers), None)
@@ -310,30 +353,30 @@ class LayerSet(Rule):
         how = "" if era.era is None or expected.era is None else f" ({era.how})"
         yield self.finding(
             f"The captured layers are not the contract's: {self._compare(main.layers, expected.layers)}.",
-            self._sets[main].place,
+            seen.place,
             severity="warning" if other is not None else self.severity,
             expected=" or ".join(layer_list(reading.layers) for reading in readings),
             actual=layer_list(main.layers),
-            evidence=f"{self._share(main)}; {expected.why}{how}",
+            evidence=f"{self._share(seen)}; {expected.why}{how}",
             help=self._advice(main, other),
         )
 
-    def _either(self, main: _Layers, readings: Sequence[Reading], how: str) -> Finding:
+    def _either(self, main: _Layers, seen: _Set, readings: Sequence[Reading], how: str) -> Finding:
         fits = next(reading for reading in readings if reading.layers == main.layers)
         misses = next(reading for reading in readings if reading.layers != main.layers)
         return self.finding(
             f"The captured layers fit the contract if this is {_words(fits)}; {_words(misses)} should capture"
             f" {layer_list(misses.layers)}.",
-            self._sets[main].place,
+            seen.place,
             severity="note",
             expected=f"{layer_list(fits.layers)} ({_words(fits)}), {layer_list(misses.layers)} ({_words(misses)})",
             actual=layer_list(main.layers),
-            evidence=f"{how}; {self._share(main)}",
+            evidence=f"{how}; {self._share(seen)}",
             help="the same checkpoint is one layer off across that upgrade, silently: give --sglang-version, or write"
             " aux_layers in the contract",
         )
 
-    def _default(self, main: _Layers) -> Iterator[Finding]:
+    def _default(self, main: _Layers, seen: _Set) -> Iterator[Finding]:
         """Compare with the layers SGLang takes when the config names none: 2, n/2, n - 3."""
         contract = self.scene.contract
         if contract is None or contract.states not in (None, 3) or not main.layers:
@@ -344,13 +387,13 @@ class LayerSet(Rule):
         known = contract.target_num_hidden_layers is not None
         yield self.finding(
             "The contract names no layers, and the captured ones are not what SGLang takes then.",
-            self._sets[main].place,
+            seen.place,
             severity="warning" if known else "note",
             expected=layer_list(default_layers(depth))
             if known
             else "layers 2, n/2 and n - 3 of a target with n layers",
             actual=layer_list(main.layers),
-            evidence=self._share(main),
+            evidence=self._share(seen),
             help="the draft's config.json should name eagle_aux_hidden_state_layer_ids under eagle_config",
         )
 
@@ -381,32 +424,32 @@ class LayerSet(Rule):
         named = "aux_layers" if contract is not None and contract.aux_layers else "eagle_aux_hidden_state_layer_ids"
         return f"compare {named} of the contract with the config.json the server loaded"
 
-    def _share(self, layers: _Layers) -> str:
-        return f"{self._sets[layers].count:,} of {count(self.looked, 'target pass', 'target passes')}"
+    def _share(self, seen: _Set) -> str:
+        return f"{seen.count:,} of {count(self.looked, 'target pass', 'target passes')}"
 
     def _change(self, main: _Layers, other: _Layers, seen: _Set) -> Finding:
         missing = tuple(layer for layer in main.layers if layer not in other.layers)
         extra = tuple(layer for layer in other.layers if layer not in main.layers)
-        parts = []
-        if missing:
-            parts.append(f"{layer_list(missing)} missing")
-        if extra:
-            parts.append(f"{layer_list(extra)} extra")
+        parts = [self._compare(other.layers, main.layers)] if missing or extra else []
         if other.twice and not main.twice:
             parts.append(f"{layer_list(other.twice)} captured twice (extra)")
-        if other.rising is False and main.rising:
-            parts.append("printed out of layer order")
+        if main.twice and not other.twice:
+            parts.append(f"{layer_list(main.twice)} captured once")
+        if other.rising != main.rising:
+            parts.append("printed in layer order again" if other.rising else "printed out of layer order")
         lost = missing and not extra and seen.states is not None and seen.states == len(main.layers)
-        before = "" if seen.before is None else f"; the pass before it is {seen.before[0]} ({seen.before[1]})"
+        since = self.looked - seen.start
+        later = "" if seen.count == 1 else f"; {seen.count:,} of {since:,} since then"
+        good = seen.before.get(main)
+        before = "" if good is None else f"; the last good one before it is pass {good[0]} ({good[1]})"
         return self.finding(
-            f"The captured layers change during the run: {', '.join(parts) or 'layer order again'} in"
-            f" {pass_name(seen.first)}.",
+            f"The captured layers change at {pass_name(seen.first)}: {', '.join(parts) or layer_list(other.layers)}.",
             seen.place,
-            onset=Onset.of(seen.count, self.looked),
+            onset=Onset.of(seen.count, since),
             severity="warning" if lost else self.severity,
             expected=layer_list(main.layers),
             actual=layer_list(other.layers) + (f", {layer_list(other.twice)} twice" if other.twice else ""),
-            evidence=f"{self._share(other)}; captures at lines {', '.join(map(str, seen.lines))}{before}",
+            evidence=f"{self._share(seen)}{later}; captures at lines {', '.join(map(str, seen.lines))}{before}",
             help="the joined state still has all of them: the line is missing in the log, not the state in the join"
             if lost
             else "something switches captures on and off while the server runs",
@@ -415,9 +458,9 @@ class LayerSet(Rule):
     def checked(self) -> Checked:
         """Target passes looked at, when there is something to compare them with."""
         contract = self.scene.contract
-        worth = self.looked if contract is not None or len(self._sets) > 1 or self.looked > 1 else 0
-        seen = "; ".join(layer_list(one.layers) for one in list(self._sets)[:4])
-        return Checked(worth, "pass", seen or None)
+        every = list(dict.fromkeys(one.layers for sets in self._stages.values() for one in sets))
+        worth = self.looked if contract is not None or len(every) > 1 or self.looked > 1 else 0
+        return Checked(worth, "pass", "; ".join(map(layer_list, every[:4])) or None)
 
 
 @register(

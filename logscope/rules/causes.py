@@ -28,12 +28,12 @@ _LOW = frozenset({"A101", "A103"})
 # cause -> what follows from it.
 EXPLAINS: Mapping[str, frozenset[str]] = {
     "C101": frozenset({"H103", "S101", "N101"}),
-    "H105": frozenset({"S101", "E101", "E102"}) | _LOW,
+    "H105": frozenset({"S101", "H103", "E101", "E102"}) | _LOW,
     "H104": frozenset({"E101", "E102"}) | _LOW,
     "H103": frozenset({"S101", "S104", "E101", "E102"}) | _LOW,
     # A state too many is the embedding's: both codes name one fault, and the width is what stops the draft.
     "S101": frozenset({"H104", "S104", "E101", "E102", "L104"}) | _LOW,
-    "S104": _LOW,
+    "S104": frozenset({"S102"}) | _LOW,
     "H102": frozenset({"S102", "N105", "N106", "E101", "E102"}) | _LOW,
     "H101": frozenset({"N106"}) | _LOW,
     "S102": frozenset({"E101", "E102", "N104", "N106"}) | _LOW,
