@@ -69,6 +69,7 @@ _SURROGATE = re.compile("[\udc80-\udcff]")
 
 
 _NEWLINE = 10
+_BETWEEN_CR = re.compile(r"[^\r]+")
 _BRACKET = ord("]")
 # The same text with every digit a nought: what was refused in this form is refused again.
 _NOUGHTS = bytes.maketrans(DIGITS, b"0" * 10)
@@ -226,8 +227,9 @@ class Parser:
     def _know(self, lines: list[bytes], data: bytes) -> list[_Said | None]:
         """Return what each line says if it is known: one whole record, or nothing at all (_BORING); else None."""
         seen = self._seen
-        if len(seen) >= REMEMBERED:
+        if len(seen) >= REMEMBERED or self._held > REMEMBERED_BYTES:
             seen.clear()
+            self._held = 0
         if not self._quick_allowed:
             return [None] * len(lines)
         if data.count(self._hot) * _SPARSE < len(lines):
@@ -235,6 +237,7 @@ class Parser:
         for line in dict.fromkeys(lines):
             if line not in seen:
                 seen[line] = self._first_look(line)
+                self._held += len(line)
         return list(map(seen.__getitem__, lines))
 
     def _know_kinds(self, lines: list[bytes], data: bytes) -> list[_Said | None]:
@@ -249,6 +252,7 @@ class Parser:
             said = seen.get(line, _NEVER_SEEN)
             if said is _NEVER_SEEN:
                 said = seen[line] = self._first_look(line)
+                self._held += len(line)
             if said is not None:
                 known[at] = said
             at = _index_of_none(known, at + 1, total)
@@ -525,12 +529,11 @@ class Parser:
                 self._refuse(raw)
         else:
             first = not continues
-            start = 0
-            for part in text.split("\r"):
-                if part:
-                    self._text(part, line, offset + start, first=first, alone=False)
-                    first = first and not part.strip()
-                start += len(part) + 1
+            # One by one: a line may hold nothing but millions of CRs.
+            for found in _BETWEEN_CR.finditer(text):
+                part = found[0]
+                self._text(part, line, offset + found.start(), first=first, alone=False)
+                first = first and not part.strip()
         self._flush()
 
     def _text(self, text: str, line: int, offset: int, *, first: bool, alone: bool) -> int:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from logscope.queries.clock import server_label, writer_label
 from logscope.queries.fold import Running
-from logscope.queries.intervals import INTERVAL_EVENTS
+from logscope.queries.intervals import INTERVAL_EVENTS, number
 from logscope.queries.rates import RateRanges
 
 if TYPE_CHECKING:
@@ -105,15 +105,15 @@ class Lengths:
         # bool is an int, nan fails every comparison: both stay out.
         if isinstance(speed, float) and 0.0 <= speed < math.inf:
             process.speed.add(speed)
-        length, running = fields.get("accept_len"), fields.get("running_req")
+        length, running = number(fields.get("accept_len")), number(fields.get("running_req"))
         weight = self._weight(process, running, segment)
-        tokens, rounds = fields.get("spec tokens"), fields.get("spec rounds")
+        tokens, rounds = number(fields.get("spec tokens")), number(fields.get("spec rounds"))
         # A fork prints what stands behind the length: better than any estimate.
-        if isinstance(tokens, (int, float)) and isinstance(rounds, (int, float)) and rounds > 0:
-            length, weight = tokens / rounds, float(rounds)
-        if not isinstance(length, (int, float)) or not -math.inf < length < math.inf:
+        if tokens is not None and rounds:
+            length, weight = number(tokens / rounds), rounds
+        if length is None:
             return
-        process.last_running = running if isinstance(running, (int, float)) else None
+        process.last_running = running
         line = item.occurrence[0]
         if not process.lines:
             process.first = line
@@ -125,18 +125,18 @@ class Lengths:
             process.smallest = length
         if length > process.largest:
             process.largest = length
-        rate = fields.get("accept_rate")
-        if isinstance(rate, (int, float)) and -math.inf < rate < math.inf:
+        rate = number(fields.get("accept_rate"))
+        if rate is not None:
             ranges = self._ranges.get(process.server)
             if ranges is None:
                 ranges = self._ranges[process.server] = RateRanges()
             ranges.add(line, length, rate, weight)
 
     @staticmethod
-    def _weight(process: Process, running: Any, segment: Segment | None) -> float:
+    def _weight(process: Process, running: float | None, segment: Segment | None) -> float:
         """Return how many verifies a line stands for: rounds x mean of the requests at both ends of the interval."""
-        requests = float(running) if isinstance(running, (int, float)) else 1.0
-        if isinstance(running, (int, float)) and process.last_running is not None:
+        requests = 1.0 if running is None else running
+        if running is not None and process.last_running is not None:
             requests = (requests + process.last_running) / 2
         rounds = (segment.decode_log_interval if segment is not None else None) or _ROUNDS
         return rounds * (requests or 1.0)
@@ -147,14 +147,14 @@ class Lengths:
         A process that prints a throughput but no length has a row as well: ``lines`` counts lengths, so it is 0 there.
         """
         rows = []
-        for (file, number, label), process in self.processes.items():
+        for (file, ordinal, label), process in self.processes.items():
             if not process.lines and not process.speed.count:
                 continue
-            definition, rule = self._definition(process, segments.get((file, number)))
+            definition, rule = self._definition(process, segments.get((file, ordinal)))
             rows.append(
                 {
                     "file": file,
-                    "segment": number,
+                    "segment": ordinal,
                     "origin": label,
                     "lines": process.lines,
                     "accept_len_mean": round(process.weighted / process.weight, 4) if process.lines else None,
