@@ -6,10 +6,10 @@ one.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from logscope.model import Place, states
-from logscope.queries.words import count, layer_list
+from logscope.queries.words import count, layer_list, whole_numbers
 from logscope.rules.base import Checked, Onset, Rule, is_embedding, pass_name, register
 from logscope.versions import ERA_WORDS, default_layers
 
@@ -569,10 +569,13 @@ class ImpossibleLayer(Rule):
         depth = contract.target_num_hidden_layers if contract is not None else None
         if self._plan is not None:
             payload, place = self._plan
-            layers, printed = payload.fields.get("layers_to_capture"), payload.fields.get("num_hidden_layers")
+            planned, printed = (
+                whole_numbers(payload.fields.get("layers_to_capture")),
+                payload.fields.get("num_hidden_layers"),
+            )
             depth = printed if isinstance(printed, int) else depth
-            if isinstance(layers, list) and depth is not None:
-                return tuple(layers), depth, place, "the capture plan"
+            if planned is not None and depth is not None:
+                return tuple(planned), depth, place, "the capture plan"
         readings = contract.readings(self.scene.era.era, self.scene.watch.target_type) if contract is not None else ()
         if depth is None or not readings:
             return None
@@ -594,8 +597,8 @@ class ImpossibleLayer(Rule):
             return  # newer targets can capture the state behind their last layer: it arrives without a capture line
         arrived = f"; {count(self._joined[0], 'state')} arrived ({self._joined[1]})" if self._joined is not None else ""
         shifted = ""
-        requested = self._plan[0].fields.get("requested") if self._plan is not None else None
-        if isinstance(requested, list) and [one + 1 for one in requested] == list(layers):
+        requested = whole_numbers(self._plan[0].fields.get("requested")) if self._plan is not None else None
+        if requested is not None and [one + 1 for one in requested] == list(layers):
             shifted = f"; the plan is shifted by one from the ids {requested}"
         yield self.finding(
             f"{layer_list(never).capitalize()} can never be captured: the target has {depth} layers, 0 to {depth - 1}.",
