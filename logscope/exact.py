@@ -67,6 +67,7 @@ _LAYER_DIGITS = 9
 # Axes and numbers of a tensor, as torch bounds them.
 _MOST_AXES = 64
 _MOST_NUMBERS = 2**63 - 1
+_AXIS_DIGITS = len(str(_MOST_NUMBERS))
 # No norm or state is near this, in any precision models are run in; what is was glued together from two numbers.
 _LARGEST = 1e100
 
@@ -701,7 +702,9 @@ def _typed(dialect: Dialect, name: str, printed: str) -> Any:
     if kind == "text":
         return as_text(strip_colours(printed).strip())
     if kind == "shape":
-        return [int(axis) for axis in _INTEGER_WORD.findall(printed)]
+        axes = _INTEGER_WORD.findall(printed)
+        # Digits that were glued together are kept as they stand.
+        return [int(axis) for axis in axes] if all(len(axis) < _AXIS_DIGITS for axis in axes) else as_text(printed)
     try:
         value = read_value(printed, 0)
     except (Unfinished, Unreadable):
