@@ -38,6 +38,8 @@ _DAMAGED = frozenset({"cut", "rejoined"})
 _HELD = 4096
 _GRAPH_BORDERS = frozenset({"graph_capture_begin", "graph_capture_end"})
 _OPENS = frozenset({"ready", "prefill_stats", "decode_stats", "request_finish"})
+# Rules that compare the records of one pass, or one pass with the next.
+_BY_PASS = frozenset({"S102", "S103", "H101", "H102", "H103", "N104", "N105", "N106", "N107", "R101"})
 # What one log alone can never show.
 _NOT_DECIDABLE = (
     "whether the fc's output is right, whether two states after the first are exchanged before they are captured,"
@@ -120,6 +122,8 @@ class _Life:
         self._settle(dummy=self._capturing)
         findings: list[Finding] = []
         self.scene.lessened.clear()
+        self.scene.absences.clear()
+        self.scene.out_of_step = None
         checked: dict[str, Checked] = {}
         why_not: dict[str, str] = {}
         for rule in self.rules:
@@ -139,10 +143,19 @@ class _Life:
         }
         return _Outcome(findings, checked, why_not, facts)
 
-
     def _mixed(self, findings: list[Finding]) -> list[Finding]:
-        """Return findings with those about single passes of mixed-up schedulers told as one note."""
-        lessened = self.scene.lessened
+        """Return findings with those about single passes of mixed-up schedulers told as one note.
+
+        From the line on at which a rank is out of step, what passes are put together from is no evidence.
+        """
+        step, absences = self.scene.out_of_step, self.scene.absences
+        if step is not None:
+            findings = [
+                one
+                for one in findings
+                if one in absences or one.rule not in _BY_PASS or one.where is None or one.where.line < step
+            ]
+        lessened = [one for one in self.scene.lessened if one in findings or one.where is None or step is None]
         if not lessened:
             return findings
         codes = list(dict.fromkeys(finding.rule for finding in ranked(lessened)))
@@ -150,7 +163,7 @@ class _Life:
         note = Finding(
             codes[0],
             "note",
-            f"Passes of several schedulers are mixed up in this log: single odd ones ({', '.join(codes)}) are no fault.",
+            f"Passes of several schedulers are mixed in this log: single odd ones ({', '.join(codes)}) say nothing.",
             first.where,
             evidence=self.scene.doubt or first.evidence,
             help="give each scheduler a mark on its lines, or a file of its own, to have its passes judged one by one",
@@ -178,6 +191,8 @@ class Checker:
     """
 
     kind: ClassVar[str] = "check"
+    # What each marked rank prints is counted, so that one that stops is named.
+    keep_copies: ClassVar[bool] = True
 
     def __init__(
         self,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from logscope.model import Place
 from logscope.queries.rates import mixed
-from logscope.queries.series import DEFAULT_ROUNDS, STRETCH_ROUNDS
+from logscope.queries.series import DECLINE_Z, DEFAULT_ROUNDS, STRETCH_ROUNDS
 from logscope.queries.words import and_list, count
 from logscope.rules.base import Checked, Rule, register
 
@@ -19,9 +19,11 @@ if TYPE_CHECKING:
 
     from logscope.model import Finding, Severity
     from logscope.queries.acceptance import Key
-    from logscope.queries.series import Level, Series, Stretch
+    from logscope.queries.series import Decline, Level, Series, Stretch
 
 _NEEDS = "statistics lines with an accept len ('Decode batch', 'SpecDecoding metrics')"
+# A fall of less than 15 % is a note when it is clear, and at least this large.
+_SLIGHT = 0.05
 # What may move together with a fall of acceptance: name of a level's column, words, relative change worth saying.
 _BESIDE = (
     ("running", "running requests", 0.2),
@@ -123,7 +125,9 @@ class Falling(_Acceptance):
         """Answer once for each process whose acceptance falls to a lower level that lasts to the end."""
         for key, series in self._all:
             fall = series.decline()
-            if fall is None or fall.low is None:
+            if fall is None:
+                continue
+            if fall.low is None and not (fall.z < -DECLINE_Z and fall.change <= -_SLIGHT):
                 continue
             levels = [level for level in series.levels() if level.start >= fall.before.start]
             means = ", ".join(f"{level.mean:.2f}" for level in levels)
@@ -134,10 +138,14 @@ class Falling(_Acceptance):
                 Place(key.file, fall.begin.first_line),
                 severity=None if fall.lasting else "note",
                 expected=f"accept len {fall.before.mean:.2f}, as until line {fall.before.last_line}",
-                actual=f"{fall.low_mean:.2f} over the last {fall.low_rounds:,.0f} rounds",
+                actual=f"{fall.low_mean:.2f} over the last {_last_rounds(fall):,.0f} rounds",
                 evidence=f"levels {means}; rank trend z = {fall.z:+.1f}; {_beside(fall.before, fall.after)}",
                 help="compare what else changed there: requests, context, cache; `logscope accept` shows all",
             )
+
+
+def _last_rounds(fall: Decline) -> float:
+    return fall.after.rounds if fall.low is None else fall.low_rounds
 
 
 def _beside(before: Level, after: Level) -> str:

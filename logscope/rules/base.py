@@ -124,6 +124,9 @@ class Scene:
         self._shown: dict[tuple[Any, ...], Counter[tuple[int, ...]]] = {}
         # Findings that a log in doubt made no more than notes; they are told as one.
         self.lessened: list[Finding] = []
+        # From this line on a rank is out of step, so that passes of all ranks cannot be put together; who says so.
+        self.out_of_step: int | None = None
+        self.absences: list[Finding] = []
         self.last_join: dict[tuple[Any, ...], View] = {}
 
     @property

@@ -485,7 +485,9 @@ class DraftInput(Rule):
         first = before.joined
         same = same_head(read.payload, first[0].payload) if first else None
         if same is None:
-            return trace._replace(traced=None, reason="rows of a tree may change their order, and no first values are printed")
+            return trace._replace(
+                traced=None, reason="rows of a tree change their order, and no first values are printed"
+            )
         if same:
             return Trace("head", traced=True, rows_kept=trace.rows_kept)
         return trace._replace(traced=False, reason="the first values differ")
@@ -504,7 +506,7 @@ class DraftInput(Rule):
         is_stale = stale is not None and self._stale[stale] * 2 > bad
         if _is_zero(read.payload):
             what = "it is all zero"
-            advice = "a buffer that is allocated and never written reaches the draft: look at what copies the joined state"
+            advice = "a buffer that was never written reaches the draft: look at what copies the joined state"
         elif is_stale:
             past = "the one before it" if stale == 1 else f"{stale} target passes older"
             what = f"it is {past} in {self._stale[stale or 0]:,} of {bad:,} cases"

@@ -1,14 +1,14 @@
 """Rules about ranks: tensor-parallel writers print the same records, so what differs between copies is a fault.
 
-This module is responsible for S103 and R101, inside one file (copies of one record) and across files (each rank's
-prints in a file of its own). It must not know what the values mean.
+This module is responsible for S103 and R101, inside one file (copies of one record; what each marked rank prints at
+all) and across files (each rank's prints in a file of its own). It must not know what the values mean.
 """
 
 from __future__ import annotations
 
 import math
 from array import array
-from collections import deque
+from collections import Counter, deque
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from logscope.copies import near
@@ -20,7 +20,7 @@ from logscope.rules.base import Checked, Onset, Rule, pass_name, register
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from logscope.model import Finding, ForwardPass, Occurrence, Payload, Record, Segment, Severity
+    from logscope.model import Finding, ForwardPass, Occurrence, Payload, Record, Segment, ServerEvent, Severity
     from logscope.rules.base import Scene, View
 
 # Below this two ranks may differ by the order in which they add numbers up (the largest noise of two equal runs).
@@ -36,6 +36,13 @@ _LEAST_ALONE = 6
 # Passes on each side in which a differing copy is looked for before it is called one: what another pass prints is that
 # pass's record, put into this one because its writer was ahead or behind.
 _AROUND = 16
+# Records that a rank is behind the others before it is called silent: more than a buffer of one process holds.
+_SILENT = 128
+# Lines that are remembered to say where a rank began to be behind.
+_BEHIND = 4096
+# Records of a rank that are counted by their kind: what a join is, target or draft, only its pass tells.
+_COUNTED = frozenset({"embed_capture", "layer_capture", "forward_end", "forward", "fc_output"})
+_TARGETS = CAPTURE_EVENTS | {"forward_end"}
 _NEEDS = "several copies of one record: ranks that print to one file, or one file for each rank"
 
 
@@ -64,7 +71,12 @@ class _Copies(Rule):
             self.looked += 1
             differing = [(record, other) for record in records for other in record.variants if other[3].usable]
             if differing:
-                around = {_value(record.first[3]) for close in (*passed, *waiting) for record in close.item.records}
+                around = {
+                    _value(one[3])
+                    for close in (*passed, *waiting)
+                    for record in close.item.records
+                    for one in (record.first, *record.variants)
+                }
                 differing = [pair for pair in differing if _value(pair[1][3]) not in around]
             self.judge(view.item, differing)
         passed.append(view)
@@ -154,6 +166,93 @@ def _is_noise(one: Payload, other: Payload) -> bool:
     return all(abs(a - b) <= 0.01 * size for a, b in pairs)
 
 
+class _Kind:
+    """How often each rank printed one kind of record, and where the others printed what one of them lacks."""
+
+    __slots__ = ("counts", "last", "lines", "top")
+
+    def __init__(self) -> None:
+        self.counts: Counter[int] = Counter()
+        self.last: dict[int, int] = {}
+        self.lines: deque[tuple[int, int]] = deque()
+        self.top = 0
+
+    def take(self, rank: int, line: int, ranks: set[int]) -> None:
+        self.counts[rank] += 1
+        self.last[rank] = line
+        if self.counts[rank] > self.top:
+            self.top = self.counts[rank]
+            if len(self.lines) < _BEHIND:
+                self.lines.append((self.top, line))
+        least = min(self.counts[one] for one in ranks)
+        while self.lines and self.lines[0][0] <= least:
+            self.lines.popleft()
+
+    def behind(self, rank: int) -> int:
+        """Return how many a rank lacks of what another one printed."""
+        return self.top - self.counts[rank]
+
+    def since(self, rank: int) -> int | None:
+        """Return the line at which another rank printed the first one that this rank lacks."""
+        return next((line for number, line in self.lines if number > self.counts[rank]), None)
+
+
+class _Absence(NamedTuple):
+    """A rank that lacks one kind of record (None: every kind) that the others print."""
+
+    rank: int
+    kind: tuple[str, int | None] | None
+    line: int
+    last: int | None
+    lacking: int
+    of: int
+    ranks: int
+
+
+class _Marked:
+    """What each rank of one scheduler prints, by its mark: no record has to be put into a pass for that."""
+
+    def __init__(self) -> None:
+        self.kinds: dict[tuple[str, int | None], _Kind] = {}
+        self.ranks: set[int] = set()
+
+    def take(self, occurrence: Occurrence) -> None:
+        """Count one print."""
+        line, _, prefix, payload = occurrence
+        if prefix.tp_rank is None or payload.event not in _COUNTED:
+            return
+        self.ranks.add(prefix.tp_rank)
+        kind = self.kinds.setdefault((payload.event, payload.layer), _Kind())
+        kind.take(prefix.tp_rank, line, self.ranks)
+
+    def absences(self) -> Iterator[_Absence]:
+        """Yield the ranks that went silent, else those that lack one kind while they print the rest."""
+        for rank in sorted(self.ranks):
+            lacking = {key: kind.behind(rank) for key, kind in self.kinds.items()}
+            if all(lacking.values()) and sum(lacking.values()) >= _SILENT:
+                lines = [line for kind in self.kinds.values() if (line := kind.since(rank)) is not None]
+                last = max(kind.last.get(rank, 0) for kind in self.kinds.values())
+                every = sum(kind.top for kind in self.kinds.values())
+                if lines and self._few(None):
+                    yield _Absence(
+                        rank, None, max(last, min(lines)), last, sum(lacking.values()), every, len(self.ranks)
+                    )
+                continue
+            usual = min((number for (event, _), number in lacking.items() if event in _TARGETS), default=0)
+            for key, kind in self.kinds.items():
+                line = kind.since(rank)
+                if key[0] in CAPTURE_EVENTS and lacking[key] - usual >= _LEAST_MISSING and line and self._few(key):
+                    yield _Absence(
+                        rank, key, line, kind.last.get(rank), lacking[key] - usual, kind.top - usual, len(self.ranks)
+                    )
+
+    def _few(self, key: tuple[str, int | None] | None) -> bool:
+        """Return whether the ranks that are behind are no more than the others: else nothing says who is right."""
+        kinds = self.kinds.values() if key is None else [self.kinds[key]]
+        behind = sum(all(kind.behind(rank) >= _LEAST_MISSING for kind in kinds) for rank in self.ranks)
+        return 2 * behind <= len(self.ranks)
+
+
 class _Missing:
     """Passes in which one kind of record has fewer copies than writers."""
 
@@ -175,11 +274,30 @@ class RankDisagreement(_Copies):
         self._missing: dict[tuple[str, str, int | None], _Missing] = {}
         self._part: dict[tuple[Any, ...], ForwardPass] = {}
         self._few = Onset()
+        self._marked: dict[tuple[Any, ...], _Marked] = {}
+        self._all_kept = True
+
+    def server(self, event: ServerEvent) -> None:
+        """Count a print that belongs to no pass, since its rank is behind the others."""
+        if event.during != "graph_capture" and event.payload.event in _COUNTED:
+            self._mark(event.occurrence)
+
+    def _mark(self, occurrence: Occurrence) -> None:
+        prefix = occurrence[2]
+        if prefix.tp_rank is not None:
+            group = (prefix.origin, prefix.dp_rank, prefix.pp_rank)
+            self._marked.setdefault(group, _Marked()).take(occurrence)
 
     def see(self, view: View) -> None:
         """Take one pass: count its copies, and compare them when the passes behind it are known."""
         super().see(view)
         item = view.item
+        if item.during != "graph_capture" and item.records[0].first[2].tp_rank is not None:
+            for record in item.records:
+                places = (record.first, *record.others, *record.variants)
+                self._all_kept = self._all_kept and len(places) >= record.copies
+                for occurrence in places:
+                    self._mark(occurrence)
         expected = item.expected_copies or 1
         if expected > 1 and item.during != "graph_capture" and item.complete and not view.edge:
             self._split(item, expected)
@@ -259,6 +377,11 @@ class RankDisagreement(_Copies):
     def findings(self) -> Iterator[Finding]:
         """Answer with the first difference of values (noise: a note), and with records one writer never prints."""
         self.settle()
+        absent = [one for marked in self._marked.values() for one in marked.absences()] if self._in_step else []
+        if absent:
+            for one in absent:
+                yield self._gone(one)
+            return
         if self._values.first is not None:
             yield self._differ(self._values, self._values.first, None)
         elif self._noise.first is not None:
@@ -281,6 +404,36 @@ class RankDisagreement(_Copies):
             for (role, event, layer), seen in self._missing.items():
                 yield from self._absent(role, event, layer, seen)
 
+    @property
+    def _in_step(self) -> bool:
+        """True when every print of every rank is known, and ranks are known to print the same."""
+        return self._all_kept and self.scene.rows_may_differ is None
+
+    def _gone(self, one: _Absence) -> Finding:
+        """Answer for a rank that stops printing; passes behind that line cannot be put together any more."""
+        file = self.scene.segment.file
+        others = f"{count(one.ranks - 1, 'other rank')} {'goes' if one.ranks == 2 else 'go'} on"
+        if one.kind is None:
+            what, lacks, noun = "nothing more", "", "record"
+        else:
+            name = _name(*one.kind)
+            what, lacks, noun = f"no {name}" + (" any more" if one.last else ""), f" of {name}", "print"
+        self.scene.out_of_step = min(one.line, self.scene.out_of_step or one.line)
+        last = f"its last one stands at line {one.last}" if one.last else "it never does"
+        found = self.finding(
+            f"TP{one.rank} prints {what} from line {one.line:,} on, while {others}.",
+            Place(file, one.line),
+            severity="warning",
+            expected=f"{count(one.of, noun)}{lacks}, as other ranks print",
+            actual=count(one.of - one.lacking, noun),
+            evidence=f"{last}; behind that line its copies cannot be put beside the others', so they are not judged",
+            help="the rank stopped, or prints into another file"
+            if one.kind is None
+            else "one rank captures something else: compare its code and its layer ids with the others'",
+        )
+        self.scene.absences.append(found)
+        return found
+
     def _differ(self, onset: Onset, first: ForwardPass, severity: Severity | None) -> Finding:
         record, other, what = onset.detail
         rank = "" if other[2].tp_rank is None else f" (TP{other[2].tp_rank})"
@@ -298,7 +451,10 @@ class RankDisagreement(_Copies):
         )
 
     def _absent(self, role: str, event: str, layer: int | None, seen: _Missing) -> Iterator[Finding]:
-        """Answer for a record of which copies are missing: always, or now and then."""
+        """Answer for a record of which copies are missing throughout.
+
+        A copy that is missing now and then may stand in another pass, whose writers are ahead or behind.
+        """
         onset = seen.onset
         if len(seen.waiting) >= _LEAST_MISSING and not onset.seen:
             for late, one in seen.waiting:
@@ -307,14 +463,15 @@ class RankDisagreement(_Copies):
         if not onset or onset.first is None:
             return
         have, expected = onset.detail
-        always = onset.bad >= _LEAST_MISSING and onset.bad * 2 > onset.seen
+        if onset.bad < _LEAST_MISSING or onset.bad * 2 <= onset.seen:
+            return
         name = _name(event, layer)
         yield self.finding(
             f"{count(expected - have, 'writer')} of {expected} {'does' if expected - have == 1 else 'do'} not print"
             f" {name} of {role} passes.",
             onset.place,
             onset=onset,
-            severity="warning" if always else "note",
+            severity="warning",
             expected=count(expected, "copy", "copies"),
             actual=count(have, "copy", "copies"),
             evidence=onset.words,
