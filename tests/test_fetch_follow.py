@@ -288,6 +288,23 @@ def test_a_start_in_the_middle(node_dir, follow):
     reader.wait_for(bytes(5) + b"56789\n", b"9876543210\nmore\n")
 
 
+def test_a_stop_ends_waiting_for_a_connection(farm, node_dir):
+    """Told to stop while the host is away, following ends at once and without an error."""
+    log = node_dir / "server.log"
+    log.write_bytes(b"first\n")
+    wire = Wire(farm.ports["node"])
+    options = farm.options(ssh=farm.through(wire.port, "stopped"), delay=10.0)
+    stop, waiting = threading.Event(), threading.Event()
+    chunks = remote_follow(parse(f"node:{log}"), options, notice=lambda _: waiting.set(), stop=stop)
+    assert next(chunks).data == b"first\n"
+    wire.close()
+    threading.Thread(target=lambda: waiting.wait(20) and stop.set(), daemon=True).start()
+    began = time.monotonic()
+    assert not any(chunk.data for chunk in chunks)
+    assert waiting.is_set()
+    assert time.monotonic() - began < 8
+
+
 def test_the_first_failure_is_an_error(farm, node_dir):
     """A host that cannot be reached and a file that is not there are errors at the start, not something to wait for."""
     for source, what in ((f"closed:{node_dir}/x", "refuses"), (f"node:{node_dir}/none.log", "there is no")):

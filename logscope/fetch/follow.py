@@ -202,7 +202,8 @@ def remote_follow(
 
     """
     link = Link(spec.host, options or Options(), notice)
-    ended = stop or threading.Event()
+    # A stop ends waiting for a connection, too.
+    link.cancelled = ended = stop or threading.Event()
     idle = 1
     follower: Follower | None = None
     try:
@@ -212,7 +213,12 @@ def remote_follow(
                     follower = Follower(link, _the_one(link, spec), start)
                 data = follower.step()
             except SshError as failure:
-                link.recover(failure, endless=True)
+                try:
+                    link.recover(failure, endless=True)
+                except SshError:
+                    if ended.is_set():
+                        break
+                    raise
                 data = b""
                 if follower is None:
                     continue

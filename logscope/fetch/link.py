@@ -6,6 +6,7 @@ what is asked of a node.
 
 from __future__ import annotations
 
+import math
 import threading
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from logscope.fetch.spec import Host
 
 _LONGEST_WAIT = 15.0
+_FIRST_TRIES = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +46,7 @@ class Options:
     digest
         compute the SHA-256 of the copy when it changed.
     tries
-        so many failures in a row, without one byte between them, end the fetch.
+        so many failures in a row, without one byte between them, end the fetch (2 before a connection stood).
     delay
         seconds before the first new try; doubled each time, 15 at most.
     jobs
@@ -158,12 +160,12 @@ class Link:
         """
         self.drop()
         self._failures += 1
-        may_pass = failure.passing or (failure.later and self._stood)
-        if (
-            self.cancelled.is_set()
-            or not may_pass
-            or (self._failures > self.options.tries and not (endless and self._stood))
-        ):
+        may_pass = failure.later if self._stood else failure.passing
+        # A host that never answered is not asked often: it may be shutting out who knocks too much.
+        tries = (
+            min(_FIRST_TRIES, self.options.tries) if not self._stood else math.inf if endless else self.options.tries
+        )
+        if self.cancelled.is_set() or not may_pass or self._failures > tries:
             raise failure
         delay = min(_LONGEST_WAIT, self.options.delay * 2.0 ** min(self._failures - 1, 10))
         why = (failure.message.why or "").splitlines()
