@@ -21,6 +21,7 @@ from logscope import frames, grammar, prefix
 from logscope.check import rules
 from logscope.cli import main, session
 from logscope.contract import Contract
+from logscope.diffing.words import CODES
 from logscope.exact import READERS
 from logscope.model import DURING, PHASES, Accounting
 from logscope.redact import KINDS
@@ -171,7 +172,9 @@ def test_rules_are_found():
     page = text_of("reference/rules.md")
     for code, rule in rules().items():
         assert f"| [{code}](../rules/{code}.md) | {rule.name} | {rule.severity} |" in page
-    assert {path.stem for path in (DOCS / "rules").glob("*.md")} - set(rules()) <= {"N201"}
+    for code, (name, severity) in CODES.items():
+        assert f"| [{code}](../rules/{code}.md) | {name} | {severity} |" in page
+    assert {path.stem for path in (DOCS / "rules").glob("*.md")} == {*rules(), *CODES}
     code = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "logscope").rglob("*.py"))
     for named in set(re.findall(r"\"([SHNARCELD]\d{3}|accept-min)\"", code)):
         assert named in page, named

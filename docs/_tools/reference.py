@@ -24,7 +24,8 @@ from logscope import grammar
 from logscope.cli import app, main
 from logscope.cli.commands import COMMANDS
 from logscope.contract import Contract
-from logscope.rules import rules
+from logscope.diffing.words import CODES
+from logscope.rules import page, rules
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -270,11 +271,27 @@ IN_FRAME = {
 
 def rule_table() -> str:
     """Return every rule of `check`."""
-    rows = [
-        [f"[{rule.code}](../rules/{rule.code}.md)", rule.name, rule.severity, rule.group, rule.needs]
-        for rule in rules().values()
-    ]
-    return table(["code", "name", "severity", "group", "needs"], rows)
+    rows = [[link(rule.code), rule.name, rule.severity, fires(rule.code), rule.needs] for rule in rules().values()]
+    return table(["code", "name", "severity", "fires when", "needs"], rows)
+
+
+def diff_table() -> str:
+    """Return every code of `diff` that is no rule of `check`."""
+    rows = [[link(code), name, severity, fires(code)] for code, (name, severity) in CODES.items()]
+    return table(["code", "name", "severity", "fires when"], rows)
+
+
+def link(code: str) -> str:
+    """Return a code as a link to its page."""
+    return f"[{code}](../rules/{code}.md)"
+
+
+def fires(code: str) -> str:
+    """Return what a rule's page says of when it fires."""
+    found = re.search(r"(?m)^Fires when (.*?)\.?$", page(code))
+    if found is None:
+        raise ValueError(f"the page of {code} does not say when it fires")
+    return found[1]
 
 
 def contract_keys() -> str:
@@ -376,6 +393,7 @@ SECTIONS: dict[str, Callable[[], str]] = {
     "passes frame": lambda: frame("PASSES_SCHEMA", PASS_COLUMNS),
     "unparsed frame": lambda: frame("UNPARSED_SCHEMA", UNPARSED_COLUMNS),
     "rules": rule_table,
+    "codes of diff": diff_table,
     "contract keys": contract_keys,
     "public names": public_names,
 }
