@@ -1,0 +1,371 @@
+"""A fault that begins while the server runs is named at its first place, against what the run began with.
+
+What comes after the onset may be the most of the run by far: it is still the fault, never the measure. And what a log
+does not show, mixes up, or announces as a change is no fault. The logs are those of the simulated server.
+"""
+
+from __future__ import annotations
+
+import io
+import random
+import re
+
+import pytest
+from simulated import HIDDEN, Server, Tensor, join
+
+from logscope.check import check
+from logscope.run import load
+
+CONTRACT = {"aux_layers": [3, 31, 59], "target_hidden_size": HIDDEN, "hidden_size": HIDDEN}
+
+
+def checked(lines, contract=None):
+    return check(load(io.BytesIO("\n".join(lines).encode())), contract)
+
+
+def fired(report):
+    return {finding.rule for finding in report.findings if finding.severity != "note"}
+
+
+def the(report, rule):
+    found = [finding for finding in report.findings if finding.rule == rule]
+    assert len(found) == 1, [finding.message for finding in report.findings]
+    return found[0]
+
+
+def turned(spoil, *, good=3, bad=20, **settings):
+    """Return a server that is healthy for some rounds and faulty for many more, and the line its fault begins at."""
+    server = Server(5, **settings)
+    server.extend(5)
+    for _ in range(good):
+        server.round()
+    # The steps of the draft before the first bad verify are healthy: its own lines begin behind them.
+    begin = len(server.lines) + 1
+    for _ in range(bad):
+        spoil(server)
+    return server.lines, begin
+
+
+def of_target(lines, begin):
+    """Return the line of the first capture from ``begin`` on."""
+    return next(number for number, line in enumerate(lines, 1) if number >= begin and " capture:" in line)
+
+
+# ------------------------------------------------------------------------------------------- the beginning is the measure
+
+
+def _missing(server):
+    states = server.states(server.tokens, 2)
+    server.round(layers=(3, 59), states=states, joined=join(states))
+
+
+def _shifted(server):
+    server.round(layers=(4, 32, 60))
+
+
+def _extra(server):
+    server.round(layers=(3, 31, 40, 59), states=server.states(server.tokens, 4))
+
+
+@pytest.mark.parametrize("contract", [None, CONTRACT], ids=["bare", "contract"])
+@pytest.mark.parametrize(
+    ("spoil", "words"),
+    [(_missing, "layer 31 missing"), (_shifted, "shifted by one"), (_extra, "layer 40 extra")],
+    ids=["missing", "shifted", "extra"],
+)
+def test_layers_that_change_are_named_where_they_change(spoil, words, contract):
+    """Three healthy verifies, twenty faulty ones: the headline names the change, its first pass and the last good one."""
+    lines, begin = turned(spoil)
+    report = checked(lines, contract)
+    finding = the(report, "H103")
+    assert words in finding.message
+    assert words in report.headline
+    assert finding.where.line == of_target(lines, begin)
+    assert "20 of 20 since then" in finding.evidence
+    good = int(re.search(r"last good one before it is pass \d+ \(.*?:(\d+)\)", finding.evidence)[1])
+    assert "layer 3 capture" in lines[good - 1]
+    assert good < begin
+    assert "layers 3, 31, 59" in finding.expected
+
+
+def test_a_width_that_changes_is_measured_by_the_first():
+    """An embedding joined from the fourth verify on, in most passes: three states are due, and the fourth is extra."""
+    lines, begin = turned(lambda server: server.round(layers=(0, 3, 31, 59), states=server.states(server.tokens, 4)))
+    finding = the(checked(lines), "S101")
+    assert finding.where.line > begin
+    assert finding.expected.startswith(f"3 x {HIDDEN}")
+    assert finding.actual.startswith(f"4 x {HIDDEN}")
+
+
+def test_several_missing_states_are_spoken_of_in_the_plural():
+    """One state is joined where the contract names three: layers 31, 59 are missing."""
+    server = Server(2, layers=(3,)).serve()
+    message = the(checked(server.lines, CONTRACT), "S101").message
+    assert "layers 31, 59 are missing" in message
+
+
+# ------------------------------------------------------------------------------------------------------ the first place
+
+
+def test_a_freeze_stands_where_it_first_repeats():
+    """All captures frozen, with prefills between: the first repetition is the place, not that of the longest streak."""
+    server = Server(4)
+    server.extend(5)
+    server.round()
+    frozen = server.states(server.tokens)
+    for rounds in (4, 9):
+        for _ in range(rounds):
+            server.round(states=frozen)
+        server.extend(3)
+    verifies = [number for number, line in enumerate(server.lines, 1) if "layer 3 capture: shape=torch.Size([4" in line]
+    assert the(checked(server.lines), "N107").where.line == verifies[2]
+
+
+def test_stale_inputs_of_the_older_spec_begin_where_they_begin():
+    """spec v1 keeps accepted rows alone; the first stale input is the place, whatever its phase."""
+    server = Server(6, version="v1")
+    server.extend(5)
+    before = server.round()
+    begin = len(server.lines)
+    for number in range(12):
+        stale = before
+        before = server.round(lambda _, stale=stale: server.kept(stale))
+        if number % 4 == 3:
+            server.extend(9)
+    finding = the(checked(server.lines), "N106")
+    first = next(n for n, line in enumerate(server.lines, 1) if n > begin and f", {3 * HIDDEN}]), embeds" in line)
+    assert finding.where.line == first
+    assert "the one before it" in finding.message
+
+
+# ---------------------------------------------------------------------------------------------------------- skipped fc
+
+
+def _skipping(server):
+    """Play a round whose draft reads its own output's width after the verify."""
+    server.round(lambda joined: Tensor([row[:HIDDEN] for row in server.kept(joined).rows]))
+
+
+@pytest.mark.parametrize(
+    ("version", "topk", "tokens"), [("v2", 1, 4), ("v1", 1, 4), ("v1", 4, 8), ("v2", 4, 8)],
+)  # fmt: skip
+def test_a_skipped_fc_in_the_middle_of_a_run(version, topk, tokens):
+    """The first draft pass after a target pass reads one state from the fourth verify on: S104 there, and it leads."""
+    lines, begin = turned(_skipping, version=version, topk=topk, tokens=tokens)
+    report = checked(lines)
+    finding = the(report, "S104")
+    target = of_target(lines, begin)
+    assert finding.where.line == next(n for n, line in enumerate(lines, 1) if n > target and "eagle3] forward" in line)
+    assert report.findings[0] is finding
+
+
+def test_a_draft_step_in_the_first_place_is_no_skipped_fc():
+    """A lone draft extend that the log lost leaves a draft step in its place: one of those shows nothing."""
+    server = Server(3)
+    server.extend(5)
+    for number in range(12):
+        server.round()
+        if number in (4, 8):
+            del server.lines[-3:]
+    assert "S104" not in fired(checked(server.lines))
+
+
+# ----------------------------------------------------------------------------------------------------- what values say
+
+
+def test_a_factor_is_claimed_only_when_the_norms_have_it_too():
+    """One state of three scaled: the join is not 1.5 times its captures. All of them: it is."""
+    for scaled, claimed in ((1, False), (3, True)):
+        server = Server(7)
+        for _ in range(4):
+            states = server.states(server.tokens)
+            server.round(states=states, joined=join([*(one * 1.5 for one in states[:scaled]), *states[scaled:]]))
+        assert ("1.5 times its captures" in the(checked(server.lines), "N104").message) is claimed
+
+
+def test_an_input_of_zeros_is_called_so():
+    """The draft reads a buffer of zeros: that is said, not that some values differ."""
+    lines, _ = turned(lambda server: server.round(lambda joined: joined * 0.0))
+    assert "it is all zero" in the(checked(lines), "N106").message
+
+
+def test_a_line_that_one_writer_prints_twice_in_every_pass():
+    """Layer 31 twice from the first pass on, three states joined: H103 extra, and every pass is one pass."""
+    plain = Server(8).serve().lines
+    lines = [one for line in plain for one in ([line, line] if "layer 31 capture" in line else [line])]
+    report = checked(lines)
+    finding = the(report, "H103")
+    assert "layer 31" in finding.message.lower()
+    assert "extra" in finding.message
+    targets = sum("layer 3 capture" in line for line in plain)
+    assert report.facts["segments"][0]["target_passes"] == targets
+
+
+def test_a_layer_beyond_the_target_is_impossible():
+    """The contract asks for layer 61 of 61: it can never be captured, which explains the layers that are captured."""
+    report = checked(Server(9).serve().lines, {"aux_layers": [3, 31, 61], "target_num_hidden_layers": 61})
+    assert report.findings[0].rule == "H105"
+    assert "layer 61" in report.findings[0].message.lower()
+    assert "H103" in report.headline
+    assert "H105" not in fired(checked(Server(9).serve().lines, {**CONTRACT, "target_num_hidden_layers": 61}))
+
+
+# ------------------------------------------------------------------------------------------------ what is no fault
+
+
+def test_draft_tokens_that_are_switched_are_due():
+    """Adaptive drafting announces 3 draft tokens after 4: verifies of 3 rows are due then, and not without the line."""
+    for told in (True, False):
+        server = Server(1)
+        server.serve()
+        if told:
+            server.say("Switch adaptive runtime state: steps 3 -> 2, draft_tokens 4 -> 3")
+        server.steps, server.tokens = 2, 3
+        server.extend(7)
+        for _ in range(6):
+            server.round()
+        assert fired(checked(server.lines)) == (set() if told else {"S102"})
+
+
+def test_captures_that_are_not_printed_are_not_missing():
+    """Only lines of the join and of the draft are printed: whether verifies capture is not checked, and that is said."""
+    lines = [line for line in Server(2).serve().lines if "[dsv2]" not in line]
+    report = checked(lines)
+    assert fired(report) == set()
+    reasons = {row["rule"]: row["because"] for row in report.tables["not_checked"].rows}
+    assert "H101" in reasons
+
+
+def test_trees_are_compared_by_first_values_alone():
+    """topk 4 and joins without first values: rows may be in another order, so the norm says nothing."""
+    for version in ("v1", "v2"):
+        server = Server(3, topk=4, tokens=8, version=version).serve(8)
+        lines = [
+            re.sub(r", first5=\[.*\]", "", line) if "aux concat: num_aux=3" in line else line for line in server.lines
+        ]
+        report = checked(lines)
+        assert fired(report) == set(), report.headline
+
+
+def test_trees_that_read_another_state_are_found_by_first_values():
+    """The same with an input that is another state: its first values are not those of the first capture."""
+    lines, begin = turned(lambda server: server.round(lambda joined: Tensor.random(server.chance, len(joined), 0.3,
+                                                                                  3 * HIDDEN)),
+                          topk=4, tokens=8)  # fmt: skip
+    lines = [re.sub(r", first5=\[.*\]", "", line) if "aux concat: num_aux=3" in line else line for line in lines]
+    assert the(checked(lines), "N106").where.line > begin
+
+
+# --------------------------------------------------------------------------------------------------------------- writers
+
+
+def blocks_of(lines, least, most, chance):
+    """Return debug lines in bursts of random length."""
+    out = []
+    while lines:
+        size = chance.randint(least, most)
+        out.append(lines[:size])
+        lines = lines[size:]
+    return out
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_schedulers_that_print_unmarked_into_one_log_are_mixed_not_faulty(seed):
+    """Two healthy servers in one file, in bursts that cut passes: no error and no warning."""
+    chance = random.Random(seed)
+    one, other = (
+        blocks_of([line for line in Server(10 * seed + which, args=False).serve(30).lines if "DEBUG" in line], 1, 6, chance)
+        for which in range(2)
+    )
+    lines = [line for pair in zip(one, other, strict=False) for block in pair for line in block]
+    report = checked(lines)
+    assert fired(report) == set(), report.headline
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_unmarked_ranks_that_lag_do_not_disagree(seed):
+    """Two copies of the target's lines alone, one up to four lines behind: no two passes are taken for one."""
+    chance = random.Random(seed)
+    plain = [line for line in Server(seed).serve(20).lines if "[eagle3]" not in line and "[logits]" not in line]
+    at, lines = [0, 0], []
+    while min(at) < len(plain):
+        rank = chance.choice([rank for rank in (0, 1) if at[rank] < len(plain) and at[rank] - min(at) < 4])
+        line = plain[at[rank]]
+        at[rank] += 1
+        if rank == 0 or "DEBUG" in line:
+            lines.append(line.replace("tp_size=1", "tp_size=2"))
+    report = checked(lines)
+    assert not {finding.rule for finding in report.findings} & {"R101", "S103"}, report.headline
+
+
+def ranks(plain, writers, chance, keep):
+    """Return the log of marked ranks, up to a dozen lines apart; ``keep(rank, number, line)`` says what is printed."""
+    at, lines = [0] * writers, []
+    while min(at) < len(plain):
+        low = min(at)
+        rank = chance.choice([rank for rank in range(writers) if at[rank] < len(plain) and at[rank] - low < 12])
+        line = plain[at[rank]]
+        if ("DEBUG" in line and keep(rank, at[rank], line)) or ("DEBUG" not in line and rank == 0):
+            mark = f"[2026-03-02 10:00:00 TP{rank}] " if "DEBUG" in line else ""
+            lines.append(mark + line.replace("tp_size=1", f"tp_size={writers}"))
+        at[rank] += 1
+    return lines
+
+
+def test_a_marked_rank_that_stops_printing_a_layer():
+    """TP3 prints no layer 31 from some line on: one finding, which names the rank, the layer and the line."""
+    plain = Server(11).serve(14).lines
+    half = len(plain) // 3
+    lines = ranks(plain, 4, random.Random(1), lambda rank, at, line: rank != 3 or at < half or "layer 31" not in line)
+    report = checked(lines)
+    assert fired(report) == {"R101"}, report.headline
+    finding = the(report, "R101")
+    assert "TP3" in finding.message
+    assert "layer 31" in finding.message
+    last = max(number for number, line in enumerate(lines, 1) if "TP3" in line and "layer 31" in line)
+    assert str(last) in finding.evidence
+    around = [number for number, line in enumerate(lines, 1) if "TP3" in line and "layer 59" in line and number > last]
+    assert last - 60 < finding.where.line < around[1]
+
+
+def test_a_marked_rank_that_goes_silent():
+    """TP1 prints nothing more from the middle on: one finding with the rank and its last line."""
+    plain = Server(12).serve(30).lines
+    half = len(plain) // 2
+    lines = ranks(plain, 2, random.Random(2), lambda rank, at, _: rank != 1 or at < half)
+    report = checked(lines)
+    assert fired(report) == {"R101"}, report.headline
+    last = max(number for number, line in enumerate(lines, 1) if "TP1" in line)
+    assert f"TP1 prints nothing more from line {last:,} on" in the(report, "R101").message
+
+
+def test_marked_ranks_that_print_alike_are_silent():
+    """The same without a fault, and cut at the end where ranks are apart: no finding."""
+    lines = ranks(Server(13).serve(14).lines, 4, random.Random(3), lambda *_: True)
+    for end in (len(lines), len(lines) - 7, len(lines) // 2):
+        assert checked(lines[:end]).findings == []
+
+
+def test_layers_that_pipeline_ranks_capture_belong_together():
+    """PP0 runs layer 3, PP1 the others and the join: together they are the contract's; without PP0 layer 3 is missing."""
+    lines = []
+    for line in Server(14).serve().lines:
+        stage = 0 if "layer 3 capture" in line else 1
+        lines.append(f"[2026-03-02 10:00:00 PP{stage} TP0] {line}" if "DEBUG" in line else line)
+    assert "H103" not in fired(checked(lines, CONTRACT))
+    assert "layer 3 missing" in the(checked([line for line in lines if "PP0" not in line], CONTRACT), "H103").message
+
+
+# ----------------------------------------------------------------------------------------------------------- acceptance
+
+
+def test_a_slow_decline_is_a_note():
+    """accept len falls from 2.80 to 2.35 over 80 lines without a step: a note; the same noise without a fall: none."""
+    for fall, expected in ((0.45, 1), (0.0, 0)):
+        chance = random.Random(1)
+        server = Server(1)
+        for number in range(80):
+            server.decode(2.8 - fall * number / 79 + chance.gauss(0, 0.08))
+        notes = [finding for finding in checked(server.lines).findings if finding.rule == "A103"]
+        assert len(notes) == expected
+        assert all(finding.severity == "note" for finding in notes)
