@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 MODEL_EVENTS = frozenset({"forward_end", "forward", "fc_output", "fc"})
 _FC = frozenset({"fc_output", "fc"})
+# The records whose place in a forward is known; any other label may be printed anywhere, between two forwards too.
+KNOWN = CAPTURE_EVENTS | MODEL_EVENTS | {"aux_concat"}
 
 
 @dataclass(slots=True, eq=False)
@@ -29,6 +31,8 @@ class Open:
         them off.
     region, fresh
         what was being captured into a graph, None outside; whether it is the first that is served after a start-up.
+    setting
+        draft steps and draft tokens, where adaptive drafting had changed them before it began.
     first_rank, last_rank
         the kinds it begins and ends with (:meth:`logscope.copies.Form.rank`).
     closed, decided, expired
@@ -49,6 +53,7 @@ class Open:
     next: Open | None = None
     region: str | None = None
     fresh: bool = False
+    setting: tuple[int, int] | None = None
     during: During = "serving"
     phase: Phase = "unknown"
     evidence: Evidence = "none"
@@ -90,20 +95,19 @@ class Open:
             return source.width > self.join.width
         return None
 
-    def add(self, slot: Slot, payload: Payload) -> None:
-        """Take a record: at the end, or (a ``forward_end`` found late) before the joined state."""
+    def add(self, slot: Slot, payload: Payload, at: int | None = None) -> None:
+        """Take a record: at the end, or, when it is found late, in its place (a ``forward_end`` before the join)."""
         event = payload.event
         slot.owner = self
-        late = event == "forward_end" and self.joined is not None
-        if late and self.joined is not None:
-            self.slots.insert(self.slots.index(self.joined), slot)
-        else:
-            self.slots.append(slot)
+        if at is None and event == "forward_end" and self.joined is not None:
+            at = self.slots.index(self.joined)
+        late = at is not None
+        self.slots.insert(len(self.slots) if at is None else at, slot)
         if event in CAPTURE_EVENTS:
             self.captures += 1
-            self.tail = slot
-            if payload.layer is not None:
-                self.last_layer = payload.layer
+            if payload.layer is None or payload.layer > self.last_layer:
+                self.tail = slot
+                self.last_layer = self.last_layer if payload.layer is None else payload.layer
             if self.site is None:
                 self.site = payload.site
         elif event == "forward_end":
@@ -116,13 +120,13 @@ class Open:
             self.input = payload
         elif event in _FC:
             self.fc = True
-        if self.rows is None and (event != "aux_concat" or self.role == "target"):
+        if self.rows is None and event in KNOWN and (event != "aux_concat" or self.role == "target"):
             self.rows = payload.rows
         rank = Form.rank(payload)
         if rank is not None:
-            if self.first_rank is None:
+            if self.first_rank is None or at == 0:
                 self.first_rank = rank
-            if not late:
+            if not late or self.last_rank is None or rank > self.last_rank:
                 self.last_rank = rank
 
     def has(self, event: str) -> bool:
@@ -179,11 +183,12 @@ def role_of(payload: Payload, role: Role | None) -> Role | None:
     """Return the role of the pass a record begins; None when it can begin none.
 
     An ``aux_concat`` without a model record before it is the target's when it joins several states, else the draft's.
+    A record of an unknown label begins none: it tells neither that a forward has begun, nor how many rows it has.
     """
     if payload.event == "aux_concat":
         joined = num_aux(payload)
         return "target" if joined is not None and joined > 1 else "draft"
-    return role
+    return role if payload.event in KNOWN else None
 
 
 def reads_join(payload: Payload, target: Open) -> bool:

@@ -16,7 +16,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from logscope.assembly import Open, continues, reads_join, role_of
+from logscope.assembly import KNOWN, Open, continues, reads_join, role_of
 from logscope.copies import Census, Form, Slot, compatible, kind_of, near, text_key, unmistakable
 from logscope.model import ForwardPass
 from logscope.phases import Habits, decide, no_verify, printed_phase
@@ -34,6 +34,9 @@ WINDOW = 4096
 UNCOUNTED = 1 << 30
 # A writer that fits nowhere is followed once it prints so many records and nobody else any.
 _LONE = 16
+# A marked writer's record is looked for among so many that come behind its last one; a damaged one among so many.
+_AHEAD = 256
+_BEHIND = 32
 
 
 class Doubt:
@@ -369,23 +372,31 @@ class Group:
     def _take_marked(self, occurrence: Occurrence, payload: Payload, role: Role | None, writer: Writer) -> bool:
         """Place a record of a writer that its prefix names: behind the last record of that writer."""
         writer.records += 1
-        due = writer.at.next if writer.at is not None else self._head
-        slot, steps = due, 0
-        while slot is not None and steps < 256:
-            if slot.payload is payload or _prints(slot, payload):
-                self._step(writer, slot, occurrence, payload)
-                return True
-            slot, steps = slot.next, steps + 1
-        kind, slot, steps = kind_of(payload), due, 0
-        while slot is not None and steps < 32:
-            if kind_of(slot.payload) == kind or (not payload.usable and compatible(payload, slot.payload)):
-                self._alike(slot, occurrence)
-                writer.at, writer.position = slot, slot.position
-                return True
-            slot, steps = slot.next, steps + 1
+        at = writer.at
+        due = at.next if at is not None else self._head
+        known = payload.event in KNOWN
+        clear = known and unmistakable(payload)
+        slot = _ahead(due, payload, far=clear)
+        if slot is not None:
+            self._step(writer, slot, occurrence, payload)
+            return True
+        slot = _instead(due, payload)
+        if slot is not None:
+            self._alike(slot, occurrence)
+            writer.at, writer.position = slot, slot.position
+            return True
+        slot = self._missed(occurrence, role, at, due)
+        if slot is not None:
+            writer.at, writer.position = slot, slot.position
+            return True
+        slot = _ahead(due, payload, far=True) if known and not clear else None
+        if slot is not None:
+            self._step(writer, slot, occurrence, payload)
+            return True
+        edge = self._past_the_last(payload, role, due)
         self._strays = self._strays + 1 if self._strayed is writer else 1
         self._strayed = writer
-        if self._strays < _LONE and (due is not None or (writer.at is None and self._index)):
+        if not edge and self._strays < _LONE and (due is not None or (writer.at is None and self._index)):
             # It stands somewhere among passes that are known, or handed out, and prints none of their records; unless
             # it is the only one that still prints.
             return False
@@ -397,6 +408,44 @@ class Group:
             return False
         writer.at, writer.position = slot, slot.position
         return True
+
+    def _missed(self, occurrence: Occurrence, role: Role | None, at: Slot | None, due: Slot | None) -> Slot | None:
+        """Place a record that the writers before did not print: between a writer's last record and the one due.
+
+        None where the order within a pass leaves it no place there.
+        """
+        payload = occurrence[3]
+        rank, begins = Form.rank(payload), role_of(payload, role)
+        if rank is None or due is None:
+            return None
+        for made, inside in ((at.owner if at is not None else None, True), (due.owner, False)):
+            if made is None or made not in self._held or made.role != begins:
+                continue
+            if payload.event != "aux_concat" and payload.rows != made.rows:
+                continue
+            before = Form.rank(at.payload) if at is not None and inside else -1
+            after = Form.rank(due.payload) if due.owner is made else None
+            if before is None or before >= rank or (after is not None and rank >= after):
+                continue
+            if not inside and due is not made.slots[0]:
+                continue
+            slot = Slot(occurrence)
+            made.add(slot, payload, made.slots.index(at) + 1 if inside and at is not None else 0)
+            self._chain(slot, made)
+            return slot
+        return None
+
+    def _past_the_last(self, payload: Payload, role: Role | None, due: Slot | None) -> bool:
+        """Tell whether a record comes behind all that is printed so far, though its writer left out what is due.
+
+        What is due is then the last of the current pass, and the record goes on with that pass or begins the next.
+        """
+        current = self._track.current
+        if current is None or due is None or due.owner is not current or payload.event not in KNOWN:
+            return False
+        if continues(current, payload, role):
+            return True
+        return self._whole(current) and self.form.opens(payload) and role_of(payload, role) is not None
 
     def _step(self, writer: Writer, slot: Slot, occurrence: Occurrence, payload: Payload) -> None:
         writer.at, writer.position = slot, slot.position
@@ -474,6 +523,8 @@ class Group:
         at = made.slots.index(slot)
         if at > 0:
             back: Slot | None = made.slots[at - 1]
+        elif len(made.slots) > 1:
+            back = made.slots[1].back
         else:
             back = self._tail
         after = back.next if back is not None else self._head
@@ -502,6 +553,7 @@ class Group:
         made.blurred = self._blurred
         made.offset = occurrence[1]
         made.segment = lives.segment
+        made.setting = lives.setting
         made.time = occurrence[2].time or scene.time if later is None else later.time
         if (
             role == "draft"
@@ -765,6 +817,31 @@ def _role_of_move(payload: Payload, move: Move) -> Role:
     if payload.event == "aux_concat" and move.phase in ("draft_extend", "decode"):
         return "draft"
     return role_of(payload, payload.role) or "target"
+
+
+def _ahead(due: Slot | None, payload: Payload, *, far: bool) -> Slot | None:
+    """Return the next record with this text, from the one that is due on: in its pass, or ``far`` behind it too."""
+    slot, steps = due, 0
+    while slot is not None and due is not None and steps < _AHEAD and (far or slot.owner is due.owner):
+        if slot.payload is payload or _prints(slot, payload):
+            return slot
+        slot, steps = slot.next, steps + 1
+    return None
+
+
+def _instead(due: Slot | None, payload: Payload) -> Slot | None:
+    """Return the record in the place of which a writer prints another one: of the same kind, in the pass that is due.
+
+    A damaged record is looked for a little behind that pass too.
+    """
+    kind, slot, steps = kind_of(payload), due, 0
+    while slot is not None and due is not None and steps < _BEHIND:
+        if slot.owner is due.owner and kind_of(slot.payload) == kind:
+            return slot
+        if not payload.usable and compatible(payload, slot.payload):
+            return slot
+        slot, steps = slot.next, steps + 1
+    return None
 
 
 def _prints(slot: Slot, payload: Payload) -> bool:

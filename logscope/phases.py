@@ -154,7 +154,7 @@ class Habits:
         """Learn from the first draft pass after a target pass."""
         if back.back is not None and is_decode(back.back) and back.rows:
             self.verify_rows = gcd(self.verify_rows, back.rows)
-        if back.rows is not None and no_verify(back.rows, lives.draft_tokens, self.verify_rows):
+        if _no_verify(back, self, lives):
             if said_after(made, lives, back.rows):
                 self._said += 1
             else:
@@ -226,8 +226,7 @@ def decide(made: Open, habits: Habits, lives: Lives, *, final: bool) -> Label | 
 
 def _blurred(made: Open, habits: Habits, lives: Lives) -> Label:
     """Label a pass whose place among the others is in doubt: only a number of rows no verify has is certain."""
-    rows = made.rows
-    if made.role == "target" and rows is not None and no_verify(rows, lives.draft_tokens, habits.verify_rows):
+    if made.role == "target" and _no_verify(made, habits, lives):
         return Label("extend", "rows")
     return Label(
         "unknown", "none", "several writers print the same text in pass after pass, so their order cannot be told"
@@ -278,7 +277,7 @@ def _hidden_target(made: Open, habits: Habits, lives: Lives, *, final: bool) -> 
     back = made.back
     read = habits.reads(made)
     version = habits.version or lives.here.spec_version
-    if habits.decodes and back is not None and back.phase in ("extend", "draft_extend"):
+    if habits.decodes and back is not None and back.phase in ("extend", "draft_extend") and _steps(made, lives) != 1:
         return Label("extend", "order")
     if habits.decodes and back is not None and back.phase == "decode":
         # A verify must stand between. In spec v1 an extend may too, when every request had just ended.
@@ -301,7 +300,7 @@ def _hidden_target(made: Open, habits: Habits, lives: Lives, *, final: bool) -> 
 
 def _after_hidden_verify(made: Open, back: Open, lives: Lives) -> Label | None:
     """Label a draft pass of spec v1 behind a draft decode, between which some target passes are not printed."""
-    tokens, topk = lives.draft_tokens, lives.here.topk or 1
+    tokens, topk = draft_tokens_of(made, lives), lives.here.topk or 1
     if tokens is not None and made.rows is not None and back.rows is not None and made.rows * topk > back.rows * tokens:
         return Label("extend", "rows")
     if not made.closed:
@@ -322,14 +321,9 @@ def _target(made: Open, habits: Habits, lives: Lives, *, final: bool) -> Label |
         # Nothing was served before it: there is nothing to verify.
         return Label("extend", "order")
     back = made.back
-    if back is not None:
-        if is_decode(back):
-            return Label("verify", "order")
-        # Not a decode step, if it is known to be anything: then no verify either, where decode steps print.
-        known = back.role == "target" or back.phase not in ("unknown", "idle")
-        if known and _decodes_print(habits, lives):
-            return Label("extend", "order")
-    rows, tokens = made.rows, lives.draft_tokens
+    if back is not None and is_decode(back):
+        return Label("verify", "order")
+    rows = made.rows
     after = made.next
     if after is None:
         if not final:
@@ -341,7 +335,11 @@ def _target(made: Open, habits: Habits, lives: Lives, *, final: bool) -> Label |
         read = habits.reads(after) if after.role == "draft" else None
     if read == "FULL" and after is not None and (after.rows or 0) > 1:
         return Label("verify", "order")
-    if rows is not None and no_verify(rows, tokens, habits.verify_rows):
+    # Not behind a decode step, if what it is behind is known to be anything: no verify, where decode steps print.
+    known = back is not None and (back.role == "target" or back.phase not in ("unknown", "idle"))
+    if known and _decodes_print(made, habits, lives):
+        return Label("extend", "order")
+    if _no_verify(made, habits, lives):
         return Label("extend", "rows")
     if rows is not None and rows <= habits.captured_rows:
         # A verify this small would have been replayed from a graph, without a print.
@@ -367,7 +365,7 @@ def _kept_last(
     """Label a target pass whose draft pass keeps a row a request: an extend, or in spec v1 a verify too."""
     if version == "v2":
         return Label("extend", "order")
-    rows, tokens = made.rows, lives.draft_tokens
+    rows, tokens = made.rows, draft_tokens_of(made, lives)
     if rows is not None and after.rows is not None and after.rows < rows:
         return Label("verify", "order")
     kept = after.join.rows if after.join is not None and after.rows == rows else None
@@ -394,14 +392,45 @@ def _kept_last(
     )
 
 
-def _decodes_print(habits: Habits, lives: Lives) -> bool:
-    """Tell whether a round has draft decode steps that print."""
+def _decodes_print(made: Open, habits: Habits, lives: Lives) -> bool:
+    """Tell whether the round of a pass has draft decode steps that print."""
+    steps = _steps(made, lives)
+    if lives.adaptive and (steps or 0) < 2:
+        return False
     if habits.decodes:
         return True
-    segment = lives.segment
-    if segment is None or lives.adaptive or (segment.num_steps or 0) < 2:
+    if (steps or 0) < 2:
         return False
     return not any("draft" in what and "extend" not in what for what in lives.graphs)
+
+
+def _setting(made: Open, lives: Lives) -> tuple[int, int] | None:
+    """Return the steps and draft tokens of a pass where adaptive drafting changes them; None if that is not known."""
+    if lives.here.buffered:
+        return None  # Prints come late beside the lines that say so.
+    return made.setting or lives.first_setting
+
+
+def _steps(made: Open, lives: Lives) -> int | None:
+    """Return how many draft steps the round of a pass has."""
+    if not lives.adaptive:
+        return lives.here.num_steps
+    setting = _setting(made, lives)
+    return setting[0] if setting is not None else None
+
+
+def draft_tokens_of(made: Open, lives: Lives) -> int | None:
+    """Return how many draft tokens a request has in the round of a pass."""
+    if not lives.adaptive:
+        return lives.draft_tokens
+    setting = _setting(made, lives)
+    return setting[1] if setting is not None else None
+
+
+def _no_verify(made: Open, habits: Habits, lives: Lives) -> bool:
+    """Tell whether a target pass has rows that no verify has."""
+    verified = habits.verify_rows if not lives.adaptive else 0
+    return made.rows is not None and no_verify(made.rows, draft_tokens_of(made, lives), verified)
 
 
 def no_verify(rows: int, tokens: int | None, verified: int) -> bool:
@@ -434,7 +463,7 @@ def _captured(made: Open, habits: Habits, lives: Lives, *, final: bool) -> Label
 
 def _alone(made: Open, habits: Habits, lives: Lives, *, final: bool) -> Label | None:
     """Label a target pass of a log in which no draft prints: server lines and rows are all there is."""
-    rows, tokens = made.rows, lives.draft_tokens
+    rows, tokens = made.rows, draft_tokens_of(made, lives)
     if not final and _later(made, _REACH) is None:
         return None  # Its Prefill line may stand behind passes that are still to come.
     line = _prefill_of(made, habits, lives)
@@ -515,7 +544,7 @@ def _prefill_of(made: Open, habits: Habits, lives: Lives) -> Prefill | None:
     if places and habits.targets <= lives.prefill_lines:
         # As many lines as passes: every pass is an extend, wherever its line stands.
         return places[min(places)]
-    tokens = lives.draft_tokens
+    tokens = draft_tokens_of(made, lives)
     sure = made.rows is not None and tokens is not None and made.rows % tokens != 0
     if len(places) == 1 and (sure or tokens is None) and not lives.here.buffered:
         # Only an extend has these rows: where its line stands is learned.

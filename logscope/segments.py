@@ -73,6 +73,9 @@ class Lives:
         the last ``Prefill batch`` lines, oldest first.
     running
         ``#running-req`` of the last ``Decode batch`` line.
+    adaptive, setting, first_setting
+        whether steps and draft tokens change while it serves; the pair in force since the last line that says so, and
+        the one before the first such line.
 
     """
 
@@ -103,6 +106,8 @@ class Lives:
         self._args_origin: tuple[object, ...] | None = None
         self.graphs: set[str] = set()
         self.adaptive = False
+        self.setting: tuple[int, int] | None = None
+        self.first_setting: tuple[int, int] | None = None
         self.belated = False
 
     @property
@@ -245,7 +250,7 @@ class Lives:
             if re.search(r"eagle|nextn|mtp", str(payload.fields.get("type", "")), re.IGNORECASE):
                 self.speculating = True
         elif event == "adaptive_switch":
-            self.adaptive = True
+            self._switch(payload)
 
     def _args(self, segment: Segment, payload: Payload) -> None:
         args = payload.fields
@@ -263,6 +268,14 @@ class Lives:
                 setattr(segment, name, value)
         if payload.usable:
             self.speculating = bool(args.get("speculative_algorithm"))
+
+    def _switch(self, payload: Payload) -> None:
+        """Follow the number of steps and draft tokens, which adaptive drafting changes while it serves."""
+        fields = payload.fields
+        if not self.adaptive:
+            self.first_setting = _setting(fields.get("steps_from"), fields.get("draft_tokens_from"))
+        self.adaptive = True
+        self.setting = _setting(fields.get("steps_to"), fields.get("draft_tokens_to"))
 
     def _decode(self, payload: Payload) -> None:
         """Read what a ``Decode batch`` line says of the batch, and of the draft tokens when no argument does."""
@@ -288,6 +301,10 @@ class Lives:
         if self.segment.num_draft_tokens is not None:
             return self.segment.num_draft_tokens
         return next(iter(self._rates)) if self._rates is not None and len(self._rates) == 1 else None
+
+
+def _setting(steps: object, tokens: object) -> tuple[int, int] | None:
+    return (steps, tokens) if isinstance(steps, int) and isinstance(tokens, int) else None
 
 
 @lru_cache(maxsize=4096)

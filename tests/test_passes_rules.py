@@ -1,0 +1,146 @@
+"""Rules that label passes, on logs of a simulated server whose every pass is known: settings that change, lost records."""
+
+from __future__ import annotations
+
+import random
+import re
+
+import pytest
+from phaselab import forwards, label, segments
+from simulated import Server
+
+from logscope.model import ServerEvent
+
+
+class Told(Server):
+    """A server that keeps the role and phase of every pass it prints."""
+
+    def __init__(self, *args, **options):
+        super().__init__(*args, **options)
+        self.told = []
+
+    def extend(self, rows, **options):
+        """Print a prefill."""
+        self.told += [("target", "extend"), ("draft", "extend")]
+        super().extend(rows, **options)
+
+    def round(self, *args, **options):
+        """Print a round."""
+        self.told += [("draft", "decode")] * (self.steps - 1) + [("target", "verify"), ("draft", "draft_extend")]
+        return super().round(*args, **options)
+
+    def switch(self, steps):
+        """Change the number of draft steps, as adaptive drafting does."""
+        self.say(
+            f"Switch adaptive runtime state: steps {self.steps} -> {steps}, draft_tokens {self.tokens} -> {steps + 1}"
+        )
+        self.steps, self.tokens = steps, steps + 1
+
+
+def read(lines):
+    """Return the items of a log's lines."""
+    return label(("\n".join(lines) + "\n").encode())
+
+
+def labels(items):
+    """Return the role and phase of every pass."""
+    return [(made.role, made.phase) for made in forwards(items)]
+
+
+@pytest.mark.parametrize("args", [True, False])
+@pytest.mark.parametrize("steps", [1, 2, 5])
+def test_adaptive_steps(steps, args):
+    """A switch of the number of steps is followed: with one step a verify stands behind no draft decode."""
+    server = Told(1, args=args)
+    for chosen in (steps, 3, steps):
+        for rows in (21, 4):
+            server.extend(rows)
+            for _ in range(3):
+                server.round()
+        server.switch(chosen)
+        for _ in range(4):
+            server.round()
+        server.extend(2 * server.tokens)
+    assert labels(read(server.lines)) == server.told
+
+
+UNKNOWN = [
+    "EAGLE3_DEBUG[eagle3] accept index: n=4",
+    "EAGLE3_DEBUG[worker] verify: bs=1, accept_lens=[3]",
+    "EAGLE3_DEBUG[dsv2] positions: shape=torch.Size([4]), max=33",
+    "EAGLE3_DEBUG[logits] next token logits: shape=torch.Size([4, 1024]), max=3.2500",
+    "EAGLE3_DEBUG tree built",
+]
+
+
+@pytest.mark.parametrize("marked", [False, True])
+@pytest.mark.parametrize("said", UNKNOWN)
+def test_unknown_label_between_passes(said, marked):
+    """A record of an unknown label begins no pass, wherever it is printed, and changes no phase."""
+    server = Told(2)
+    server.serve(4)
+    drawn = random.Random(said)
+    lines = []
+    for line in server.lines:
+        if drawn.random() < 0.2:
+            lines.append(said)
+        lines.append(line)
+    if marked:
+        lines = [f"[2026-03-02 10:00:00 TP0] {line}" if line.startswith("EAGLE3") else line for line in lines]
+    assert labels(read(lines)) == server.told
+
+
+def test_unknown_label_before_ready():
+    """A record of an unknown label as the last of the warm-up leaves serving where it begins."""
+    server = Told(3)
+    ready = server.lines.pop()
+    server.say("Load weight begin. avail mem=177.57 GB")
+    server.extend(3)
+    server.round()
+    warm = len(server.told)
+    server.lines += [UNKNOWN[0], ready]
+    for rows in (21, 4):
+        server.extend(rows)
+        server.round()
+        server.round()
+    items = read(server.lines)
+    assert labels(items) == server.told
+    assert [made.during for made in forwards(items)] == ["warmup"] * warm + ["serving"] * (len(server.told) - warm)
+
+
+def ranks(lines, writers, seed, lost=None, *, since=0):
+    """Let several ranks print every debug line, marked, up to 8 lines apart; the last prints no ``lost`` line."""
+    drawn = random.Random(seed)
+    first = next(at for at, line in enumerate(lines) if line.startswith("EAGLE3"))
+    streams = []
+    for rank in range(writers):
+        mine = [line for line in lines[first:] if line.startswith("EAGLE3") or not rank]
+        if rank == writers - 1 and lost is not None:
+            mine = [line for at, line in enumerate(mine) if at < since or not re.search(lost, line)]
+        streams.append([f"[2026-03-02 10:00:00 TP{rank}] {one}" if one.startswith("EAGLE3") else one for one in mine])
+    made, at = list(lines[:first]), [0] * writers
+    while any(at[rank] < len(streams[rank]) for rank in range(writers)):
+        going = [rank for rank in range(writers) if at[rank] < len(streams[rank])]
+        behind = min(at[rank] for rank in going)
+        rank = drawn.choice([rank for rank in going if at[rank] - behind < 8])
+        made.append(streams[rank][at[rank]])
+        at[rank] += 1
+    return made
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("lost", ["layer 3 ", "layer 31 ", "layer 59 ", "forward end", "fc output"])
+def test_rank_that_stops_printing_one_record(lost, seed):
+    """A rank that leaves one kind of record out is missed there, and every other record has all its copies."""
+    server = Told(seed)
+    server.serve(5)
+    items = read(ranks(server.lines, 4, seed, lost))
+    assert labels(items) == server.told
+    for made in forwards(items):
+        for record in made.records:
+            name = record.payload.event if record.payload.layer is None else f"layer {record.payload.layer} "
+            assert record.copies == (3 if name.replace("_", " ") in (lost, lost.replace("output", "output")) else 4)
+            assert not record.variants
+        assert made.expected_copies == 4
+    assert not [item for item in items if isinstance(item, ServerEvent) and item.payload.site is not None]
+    assert len(segments(items)) == 1
