@@ -39,8 +39,9 @@ if TYPE_CHECKING:
 
 # Texts that look like records and are none that are kept, to be shown when nothing else is found.
 MISSES = 10
-# New objects after which Python looks for unreachable cycles while a log is read (its own number is 700).
-_COLLECT_AFTER = 100_000
+# New objects after which Python looks for unreachable cycles (its own number is 700). What has been looked at twice is
+# looked at soon again: passes are let go of by the thousand, and their records refer to each other.
+_COLLECT_AFTER = 20_000
 
 
 @dataclass(slots=True)
@@ -104,7 +105,7 @@ def _calm_collector() -> Iterator[None]:
     """Let Python look for unreachable cycles less often: few of the millions of objects made here are in any."""
     before = gc.get_threshold()
     if 0 < before[0] < _COLLECT_AFTER:
-        gc.set_threshold(_COLLECT_AFTER, 20, 100)
+        gc.set_threshold(_COLLECT_AFTER, 2, 1)
     try:
         yield
     finally:
@@ -317,6 +318,8 @@ class Run:
 
     def by_file(self) -> Iterator[tuple[str, list[Item]]]:
         """Yield every file's items."""
+        if not self._files:
+            return
         ends = [start for _, start in self._files[1:]] + [len(self.items)]
         for (file, start), end in zip(self._files, ends, strict=True):
             yield file, self.items[start:end]
