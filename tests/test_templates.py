@@ -9,6 +9,7 @@ import pytest
 from conftest import CASE_LOGS, REAL_RUNS, real_bytes
 from test_parse import GRAMMAR, columns, parse_bytes
 
+from logscope.blocks import Block
 from logscope.templates import learn
 
 SAMPLES = sorted({sample.text for file in GRAMMAR.files for sample in file.samples if "\n" not in sample.text})
@@ -81,8 +82,6 @@ def test_server_lines_get_a_template() -> None:
     parser, _ = parse_bytes("\n".join(line.format(s=second) for second in range(10, 20)).encode())
     asked: list[bytes] = []
     parser._line = lambda raw, *_args, **_kinds: asked.append(raw)  # type: ignore[method-assign,assignment]
-    from logscope.blocks import Block  # noqa: PLC0415
-
     out = parser.feed(Block("x.log", 0, 1, line.format(s=33).encode() + b"\n", final=True))
     assert not asked
     assert out[0][2].time == "2026-02-10T12:00:33"
