@@ -35,8 +35,8 @@ class Open:
         draft steps and draft tokens, where adaptive drafting had changed them before it began.
     first_rank, last_rank
         the kinds it begins and ends with (:meth:`logscope.copies.Form.rank`).
-    closed, decided, expired
-        no record comes any more (the next pass has begun); it has its label; it has waited long enough for copies.
+    closed, decided, done
+        no new record comes any more (the next pass has begun); it has its label; no copy is taken any more either.
     blurred, told, doubted
         its place among the others is in doubt; what a tangle of schedulers says of it (phase, certain); some copy of
         its ``forward_end`` may be another pass's.
@@ -59,9 +59,10 @@ class Open:
     evidence: Evidence = "none"
     reason: str | None = None
     complete: bool = True
+    expected: int | None = None
     closed: bool = False
     decided: bool = False
-    expired: bool = False
+    done: bool = False
     blurred: bool = False
     doubted: bool = False
     told: tuple[Phase, bool] | None = None
@@ -189,6 +190,15 @@ def role_of(payload: Payload, role: Role | None) -> Role | None:
         joined = num_aux(payload)
         return "target" if joined is not None and joined > 1 else "draft"
     return role if payload.event in KNOWN else None
+
+
+def lacks_input(made: Open, payload: Payload) -> bool:
+    """Tell whether a draft pass whose input was not found yet can have read the rows of a ``forward``."""
+    if made.fc:
+        return made.rows == payload.rows
+    embeds = payload.fields.get("embeds")
+    narrow = not isinstance(embeds, list) or not embeds or payload.width == embeds[-1]
+    return narrow and made.join is not None and made.join.rows == payload.rows
 
 
 def reads_join(payload: Payload, target: Open) -> bool:

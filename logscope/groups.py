@@ -16,7 +16,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from logscope.assembly import KNOWN, Open, continues, reads_join, role_of
+from logscope.assembly import KNOWN, Open, continues, lacks_input, reads_join, role_of
 from logscope.copies import Census, Form, Slot, compatible, kind_of, near, text_key, unmistakable
 from logscope.model import ForwardPass
 from logscope.phases import Habits, decide, no_verify, printed_phase
@@ -293,12 +293,14 @@ class Group:
         pass they belong to need not be the current one; it may even be joined already. They go where everything that
         comes before them in a pass is there.
         """
-        end = payload.event == "forward_end"
+        end, begin = payload.event == "forward_end", payload.event == "forward"
         for made in self._not_left():
             goes_on = continues(made, payload, role) and self.form.due(made, payload, clear=clear)
             if goes_on and not (made.closed and self._whole(made)):
                 return made
             if end and made.rows == payload.rows and made.joined and made.end is None and made.role == "target":
+                return made
+            if begin and made.role == "draft" and made.input is None and lacks_input(made, payload):
                 return made
         return None
 
@@ -509,7 +511,8 @@ class Group:
             if self.number != 1 and not (self.marked or self.form.opens(payload) or unmistakable(payload)):
                 self._blur(made)
         slot = Slot(occurrence)
-        made.add(slot, payload)
+        # What a draft pass has read stands before everything else of it, however late it is found.
+        made.add(slot, payload, 0 if payload.event == "forward" and made.slots else None)
         if made.printed is None:
             made.printed = printed_phase(payload)
         if self.number != 1:
@@ -666,10 +669,10 @@ class Group:
 
     # -- handing out ----------------------------------------------------------------------------------------------
 
-    def ready(self, made: Open) -> bool:
+    def _ready(self, made: Open) -> bool:
         """Tell whether a pass has its label, and every writer has printed all it will print of it."""
-        if not made.decided or made.expired:
-            return made.expired
+        if not made.decided:
+            return False
         if self._doubts and not all(doubt.decided for slot in made.slots for doubt in self._doubts.get(slot, ())):
             return False
         if self.number == 1 or made.index < self._left:
@@ -684,14 +687,28 @@ class Group:
         waiting = self._waiting
         while waiting:
             first = waiting[0]
-            late = len(waiting) > 2 * PATIENCE or (
-                self.number != 1 and first.slots and self._position - first.slots[-1].position > WINDOW
-            )
-            if not self.ready(first):
+            if self.number == 1:
+                late = len(waiting) > 2 * PATIENCE
+            else:
+                late = bool(first.slots) and self._position - first.slots[-1].position > WINDOW
+            if not self._ready(first):
                 if not late:
                     return
                 self._expire(first)
             waiting.popleft()
+            self._let_go(first)
+
+    def _let_go(self, made: Open) -> None:
+        """Take a pass as it is from now on: nothing that comes belongs to it."""
+        made.done = True
+        self._left = max(self._left, made.index + 1)
+        made.expected = len(self.writers) if self.marked else self.expected
+        if self._doubts:
+            self._settle_doubts(made)
+        if made.doubted:
+            self._even_out(made)
+        if self.number != 1:
+            self._forget(made)
 
     def _expire(self, made: Open) -> None:
         """Label a pass with what is known now, and take it as it is."""
@@ -706,7 +723,6 @@ class Group:
                 self._label(final=True, until=first)
             else:
                 self._expire(first)
-        made.expired = True
 
     def _tracks(self) -> list[Track]:
         return [self._track, *(self.tangle.tracks if self.tangle is not None else ())]
@@ -721,6 +737,8 @@ class Group:
                 track.current = None
         self._label(final=True)
         self._left = self._index
+        while self._waiting:
+            self._let_go(self._waiting.popleft())
 
     def finish(self) -> None:
         """End with the life: label what is left, and say what could not be told apart."""
@@ -734,14 +752,10 @@ class Group:
         self._held.remove(made)
         if made.back is not None:
             made.back.back = None
-        if self._doubts:
-            self._settle_doubts(made)
-        if made.doubted:
-            self._even_out(made)
         key = self.key
         if self.tangle is not None:
             key = (*key, self.tangle.name_of(made))
-        done = ForwardPass(
+        return ForwardPass(
             number=self._emitted,
             segment=made.segment.number,
             group=key,
@@ -752,13 +766,10 @@ class Group:
             reason=made.reason,
             during=made.during,
             complete=made.complete,
-            expected_copies=len(self.writers) if self.marked else self.expected,
+            expected_copies=made.expected,
             time=made.time,
             records=[slot.record(keep=self._keep) for slot in made.slots],
         )
-        if self.number != 1:
-            self._forget(made)
-        return done
 
     def _settle_doubts(self, made: Open) -> None:
         for slot in made.slots:

@@ -261,7 +261,7 @@ class Labeller:
                     out.append(self._event(head.occurrence))
             elif isinstance(head, Open):
                 group: Group = head.group
-                if not group.ready(head):
+                if not head.done:
                     break
                 out.append(group.hand_out(head))
             elif isinstance(head, Doubt):

@@ -11,7 +11,7 @@ import random
 import re
 from collections import Counter
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 
 from conftest import real_bytes, truth
 
@@ -396,6 +396,63 @@ def together(one, other, seed, *, burst=1):
             made += right[to : to + burst]
             to += burst
     return made
+
+
+def served_later(log):
+    """Return a run as a second scheduler's: the same warm-up, then the second half of its requests."""
+    first = next(at for at, unit in enumerate(log) if unit.debug)
+    ready = next(at for at, unit in enumerate(log) if b"ready to roll" in unit.text)
+    rest = log[ready + 1 :]
+    half = next(
+        at
+        for at in range(len(rest) // 2, len(rest))
+        if rest[at].labels[:1] == (("target", "extend"),) and rest[at - 1].labels[:1] != (("target", "extend"),)
+    )
+    return [unit for unit in log[first:ready] if unit.debug] + [unit for unit in rest[half:] if unit.debug]
+
+
+def two_schedulers(log, seed, *, marked):
+    """Let two schedulers of one server print into one file, line by line."""
+    first = next(at for at, unit in enumerate(log) if unit.debug)
+    one, other = list(log[first:]), served_later(log)
+    if marked:
+        one, other = ranked(one, dp=0), ranked(other, dp=1)
+    return edited(log[:first], dp_size=2) + together(one, other, seed)
+
+
+def variants(seeds):
+    """Yield (name, transformation of a run, writers of every record, runs it makes no sense for)."""
+    yield "prefixed [date TP0]", ranked, None, ()
+    yield "without Prefill and Decode lines", without_stats, None, ()
+    yield "without server_args", without_args, None, ()
+    yield "without both", lambda log: without_args(without_stats(log)), None, ()
+    yield "debug lines only", without_server, None, ()
+    yield "mode numbers", numbered_modes, None, ("style-alt",)
+    yield "one captured layer", one_layer, None, ("style-alt",)
+    yield "num_steps 5", partial(more_steps, steps=5), None, ("style-alt",)
+    yield "16 draft tokens", partial(wider_tree, factor=4), None, ("style-alt",)
+    yield "num_steps 1", one_step, None, ()
+    yield "num_steps 1, without Prefill lines", lambda log: without_stats(one_step(log)), None, ()
+    for seed in range(seeds):
+        yield f"cut at both ends, seed {seed}", partial(cut, seed=seed), None, ()
+        yield f"cut off at a debug line, seed {seed}", partial(head_cut, seed=seed), None, ()
+        for skew in ("tight", "blocks", "burst", "loose", 300):
+            name = f"tp8, {skew}, seed {seed}"
+            yield name, partial(copied, writers=8, seed=seed, skew=skew), 8, ()
+            yield f"{name}, marked", partial(marked_copies, seed=seed, skew=skew), 8, ()
+        yield f"tp8, tight, cut, seed {seed}", partial(cut_copies, seed=seed), None, ()
+        for marked in (False, True):
+            name = f"two schedulers, {'DP0 and DP1' if marked else 'unmarked'}, seed {seed}"
+            hidden = ("cuda-graph", "0.5.15.post1-cuda-graph", "fault-embed-captured")
+            yield name, partial(two_schedulers, seed=seed, marked=marked), None, hidden
+
+
+def marked_copies(log, seed, skew):
+    return ranked(copied(log, 8, seed, skew=skew))
+
+
+def cut_copies(log, seed):
+    return cut(copied(log, 8, seed, skew="tight"), seed)
 
 
 def segments(items):
