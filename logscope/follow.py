@@ -66,12 +66,13 @@ def follow(
 
     """
     tail = _open(path, size, slack, warn or (lambda _: None))
-    return _blocks(tail, poll, stop, idle, from_start=from_start)
+    return tail_blocks(tail, poll, stop, idle, from_start=from_start)
 
 
-def _blocks(
-    tail: _Tail, poll: float, stop: threading.Event | None, idle: float | None, *, from_start: bool
+def tail_blocks(
+    tail: Tail, poll: float, stop: threading.Event | None, idle: float | None, *, from_start: bool
 ) -> Iterator[Block | None]:
+    """Yield what a tail has, and None at every poll that brought nothing, until it is over, stopped or idle."""
     try:
         while not from_start and tail.next() is not None:
             tail.gap = True
@@ -96,7 +97,7 @@ def _blocks(
         tail.close()
 
 
-class _Tail:
+class Tail:
     """What is followed: whole lines that are there now, then the rest."""
 
     def __init__(self, fd: int, name: str, size: int, slack: int, *, owned: bool) -> None:
@@ -166,7 +167,7 @@ class _Tail:
             os.close(self._fd)
 
 
-class _PipeTail(_Tail):
+class _PipeTail(Tail):
     """A followed pipe or terminal."""
 
     def __init__(self, fd: int, name: str, size: int, slack: int, *, owned: bool) -> None:
@@ -183,11 +184,11 @@ class _PipeTail(_Tail):
         return data
 
     def wait(self, poll: float, stop: threading.Event | None) -> None:  # noqa: ARG002 - a poll is short enough
-        """See :class:`_Tail`."""
+        """See :class:`Tail`."""
         self._poller.poll(poll * 1000)
 
 
-class _FileTail(_Tail):
+class _FileTail(Tail):
     """A followed file; without a path (redirected standard input) only its descriptor is looked at."""
 
     def __init__(
@@ -215,7 +216,7 @@ class _FileTail(_Tail):
         return data
 
     def wait(self, poll: float, stop: threading.Event | None) -> None:
-        """See :class:`_Tail`."""
+        """See :class:`Tail`."""
         self._quiet += 1
         if stop is None:
             time.sleep(poll)
@@ -223,7 +224,7 @@ class _FileTail(_Tail):
             stop.wait(poll)
 
     def is_over(self) -> bool:
-        """See :class:`_Tail`."""
+        """See :class:`Tail`."""
         status = os.fstat(self._fd)
         seen = (status.st_size, status.st_mtime_ns)
         if seen != self._seen:
@@ -254,7 +255,7 @@ class _FileTail(_Tail):
         return True
 
     def renew(self) -> None:
-        """See :class:`_Tail`."""
+        """See :class:`Tail`."""
         if self._successor is None:
             os.lseek(self._fd, 0, os.SEEK_SET)
         else:
@@ -263,7 +264,7 @@ class _FileTail(_Tail):
         self._begin()
 
 
-def _open(path: Any, size: int, slack: int, warn: Callable[[str], None]) -> _Tail:
+def _open(path: Any, size: int, slack: int, warn: Callable[[str], None]) -> Tail:
     """Open what is to be followed."""
     if path == "-" or hasattr(path, "fileno"):
         stream = standard_input() if path == "-" else path

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from logscope.blocks import BLOCK_SIZE, LINE_SLACK, Block
 from logscope.errors import UsageError
 from logscope.fetch import Chunk, Options, cached, parse, remote_follow, ssh_command
-from logscope.follow import _blocks, _Tail
+from logscope.follow import Tail, tail_blocks
 from logscope.source import Source, expand
 
 if TYPE_CHECKING:
@@ -69,10 +69,10 @@ def follow_blocks(
     if spec is None:
         raise UsageError(f"'{text}' is not on another host")
     chunks = remote_follow(spec, options or Options(ssh=ssh_command()), notice=warn or (lambda _: None), stop=stop)
-    return _blocks(_RemoteTail(chunks, os.fsdecode(text)), 0.0, stop, idle, from_start=True)
+    return tail_blocks(_RemoteTail(chunks, os.fsdecode(text)), 0.0, stop, idle, from_start=True)
 
 
-class _RemoteTail(_Tail):
+class _RemoteTail(Tail):
     """A followed remote file. Waiting and looking are one step there: the news of a wait is kept until it is read."""
 
     def __init__(self, chunks: Generator[Chunk, None, None], name: str) -> None:
@@ -89,16 +89,16 @@ class _RemoteTail(_Tail):
         return chunk.data
 
     def wait(self, poll: float, stop: threading.Event | None) -> None:  # noqa: ARG002 - the chunks keep time
-        """See :class:`_Tail`."""
+        """See :class:`Tail`."""
         self._held = next(self._chunks, None)
         self.ended = self._held is None
 
     def is_over(self) -> bool:
-        """See :class:`_Tail`."""
+        """See :class:`Tail`."""
         return self._held is not None and self._held.generation != self._generation
 
     def renew(self) -> None:
-        """See :class:`_Tail`."""
+        """See :class:`Tail`."""
         if self._held is not None:
             self._generation = self._held.generation
         self._begin()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import os
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from logscope.select import Select
 
 
+_MANIFEST = ".logscope.json"
 # Texts that look like records and are none that are kept, to be shown when nothing else is found.
 MISSES = 10
 # New objects after which Python looks for unreachable cycles (its own number is 700). What has been looked at twice is
@@ -53,6 +55,18 @@ class Reading:
     warnings: list[str] = field(default_factory=list)
     origins: dict[str, dict[str, Any]] = field(default_factory=dict)
     misses: list[ServerEvent] = field(default_factory=list)
+
+    def begin(self, source: Source) -> None:
+        """Note that a source is being read, and where it came from when `logscope fetch` brought it."""
+        self.files.append(source.name)
+        path = source.path
+        # Only a copy that was fetched has a manifest beside it; nobody else pays for the import.
+        if path is not None and os.path.isfile(f"{os.fspath(path)}{_MANIFEST}"):  # noqa: PTH113 - a name, not a Path
+            from logscope.fetch import origin  # noqa: PLC0415
+
+            known = origin(path)
+            if known is not None:
+                self.origins[source.name] = known
 
     def context(self) -> Context:
         """Return what queries may ask for."""
@@ -91,7 +105,7 @@ def items_of(
     """Read the sources one after the other; yield every item with its file's name, in file order."""
     with _calm_collector():
         for source in sources:
-            reading.files.append(source.name)
+            reading.begin(source)
             labeller = Labeller(source.name, keep_copies=keep_copies)
             for step in _steps(source, grammar, reading, on_block):
                 for item in labeller.feed(step.occurrences):
@@ -157,7 +171,7 @@ def labelled_events(
     """Yield every event of the sources, in file order, as soon as its labels are known."""
     with _calm_collector():
         for source in sources:
-            reading.files.append(source.name)
+            reading.begin(source)
             labeller = Labeller(source.name, keep_copies=True)
             order = FileOrder(source.name)
             for step in _steps(source, grammar, reading, on_block):

@@ -20,7 +20,35 @@ from conftest import CASE_LOGS, REAL_RUNS, real_bytes, real_log
 import logscope as ls
 from logscope.labelled import EVENT_KEYS, Labelled
 
-KEYS = ["file", "line", "offset", "segment", "during", "time", "origin", "pid", "dp_rank", "pp_rank", "tp_rank", "ep_rank", "site", "event", "role", "phase", "evidence", "pass", "layer", "rows", "width", "shape", "norm", "head", "capture_hidden_mode", "intact", "fields"]
+KEYS = [
+    "file",
+    "line",
+    "offset",
+    "segment",
+    "during",
+    "time",
+    "origin",
+    "pid",
+    "dp_rank",
+    "pp_rank",
+    "tp_rank",
+    "ep_rank",
+    "site",
+    "event",
+    "role",
+    "phase",
+    "evidence",
+    "pass",
+    "layer",
+    "rows",
+    "width",
+    "shape",
+    "norm",
+    "head",
+    "capture_hidden_mode",
+    "intact",
+    "fields",
+]
 
 
 def event_dicts(*inputs: object) -> list[dict]:
@@ -171,3 +199,20 @@ def test_copies_are_events_of_their_own() -> None:
     captures = [record for record in records if record["event"] == "embed_capture"]
     assert len(captures) == 32
     assert Counter((record["pass"], record["phase"]) for record in captures).most_common(1)[0][1] == 8
+
+
+def test_fetched_log_says_where_it_came_from(tmp_path: Path) -> None:
+    """A log that `logscope fetch` brought shows host, path, times, size and checksum in its summary."""
+    from logscope.fetch.manifest import Manifest
+
+    log = tmp_path / "server.log"
+    log.write_bytes(real_bytes("fault-embed-captured"))
+    manifest = Manifest("node7", "/var/log/server.log", size=log.stat().st_size, sha256="ab" * 32, verified=True)
+    manifest.first_fetched = manifest.last_fetched = "2026-11-29T12:00:00Z"
+    manifest.save(log)
+    report = ls.load(log).summarize()
+    origin = report.facts["origins"][str(log)]
+    assert (origin["host"], origin["path"], origin["sha256"]) == ("node7", "/var/log/server.log", "ab" * 32)
+    [row] = report.tables["origins"].rows
+    assert "node7" in str(row)
+    assert ls.load(real_log("fault-embed-captured")).reading.origins == {}
