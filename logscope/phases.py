@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from math import gcd
 from typing import TYPE_CHECKING, NamedTuple
 
-from logscope.segments import ANY
+from logscope.segments import ANY, MOST_DRAFT_TOKENS
 
 if TYPE_CHECKING:
     from logscope.assembly import Open
@@ -237,15 +237,14 @@ def _draft(made: Open, habits: Habits, lives: Lives, *, final: bool) -> Label | 
     if made.region is not None:
         return _captured_draft(made, habits, made.region, final=final)
     back = made.back
-    if back is not None and back.role == "target" and not (made.wide is False and habits.wide):
+    if back is not None and back.role == "target":
+        if made.wide is False and habits.wide and _lost_between(made, back, habits, lives):
+            return Label("unknown", "none", "it is no draft pass of the target pass before it: lines between are lost")
         if back.phase in _AFTER:
             return Label(_AFTER[back.phase], "printed" if back.evidence == "printed" else "order")
         return Label("unknown", "none", f"the target pass before it is {back.phase}, so extend or draft_extend")
-    if back is not None and not made.wide and back.rows != 0:
-        if back.role == "target":
-            return Label("decode", "rows")
-        if made.wide is False or habits.targets:
-            return Label("decode", "order")
+    if back is not None and not made.wide and back.rows != 0 and (made.wide is False or habits.targets):
+        return Label("decode", "order")
     if back is None and made.wide is False and not made.fresh:
         if habits.wide:
             return Label("decode", "rows")
@@ -253,6 +252,17 @@ def _draft(made: Open, habits: Habits, lives: Lives, *, final: bool) -> Label | 
             return None
         return Label("unknown", "none", "nothing stands before it, and no draft pass that reads several states")
     return _hidden_target(made, habits, lives, final=final)
+
+
+def _lost_between(made: Open, back: Open, habits: Habits, lives: Lives) -> bool:
+    """Tell whether a draft pass that skips its fc cannot be the first behind a target pass: it reads other rows.
+
+    Only after a verify of spec v1 the draft reads fewer rows than the target had.
+    """
+    if made.rows is None or back.rows is None or made.rows == back.rows:
+        return False
+    version = habits.version or lives.here.spec_version
+    return made.rows > back.rows or back.phase == "extend" or version != "v1"
 
 
 def _captured_draft(made: Open, habits: Habits, what: str, *, final: bool) -> Label | None:
@@ -371,6 +381,8 @@ def _kept_last(
     kept = after.join.rows if after.join is not None and after.rows == rows else None
     if tokens is not None and kept is not None and kept * tokens != rows:
         # All rows go on although not every draft token of every request was accepted: no verify.
+        return Label("extend", "rows")
+    if kept and rows is not None and rows > MOST_DRAFT_TOKENS * kept:
         return Label("extend", "rows")
     if kept and rows is not None and version != "v1" and habits.never_verified(rows, kept):
         return Label("extend", "rows")
@@ -494,8 +506,13 @@ def _alone(made: Open, habits: Habits, lives: Lives, *, final: bool) -> Label | 
         return Label(
             "unknown", "none", f"a verify of {rows} rows runs from a graph, and no Prefill line names an extend"
         )
+    if _too_many(made, tokens, lives):
+        return Label("unknown", "none", f"{rows} rows are more than {lives.most_running} requests verify")
     near = _places(made, lives)
-    if lives.prefill_lines and (not near or habits.prefill_place is not None) and not _left_over(made, lives):
+    usual = habits.prefill_place
+    # A line that stands nearer than usual may be this pass's: nothing was printed between them.
+    clear = not near or (usual is not None and not any(0 < place < usual for place in near))
+    if lives.prefill_lines and clear and not _left_over(made, lives):
         return Label("verify", "server")
     if not lives.prefill_lines and lives.running is not None and lives.running * tokens == rows:
         return Label("verify", "server")
@@ -533,6 +550,11 @@ def _places(made: Open, lives: Lives) -> dict[int, Prefill]:
     return places
 
 
+def _too_many(made: Open, tokens: int, lives: Lives) -> bool:
+    """Tell whether a pass has more rows than a verify of as many requests as ever ran, as far as lines say."""
+    return made.rows is not None and 0 < lives.most_running * tokens < made.rows
+
+
 def _left_over(made: Open, lives: Lives) -> bool:
     """Tell whether a Prefill line that names the rows of a pass stands before it, and no pass was found for it."""
     return any(not line.taken and line.new_token == made.rows and line.offset < made.offset for line in lives.prefills)
@@ -545,7 +567,7 @@ def _prefill_of(made: Open, habits: Habits, lives: Lives) -> Prefill | None:
         # As many lines as passes: every pass is an extend, wherever its line stands.
         return places[min(places)]
     tokens = draft_tokens_of(made, lives)
-    sure = made.rows is not None and tokens is not None and made.rows % tokens != 0
+    sure = made.rows is not None and tokens is not None and (made.rows % tokens != 0 or _too_many(made, tokens, lives))
     if len(places) == 1 and (sure or tokens is None) and not lives.here.buffered:
         # Only an extend has these rows: where its line stands is learned.
         ((place, line),) = places.items()
@@ -554,7 +576,9 @@ def _prefill_of(made: Open, habits: Habits, lives: Lives) -> Prefill | None:
         return line
     if not habits.prefill_places:
         # Nothing is learned yet: right before the pass, with no other pass that it could name.
-        return places.get(-1) if len(places) == 1 else None
+        back = made.back
+        other = back is not None and (back.rows == made.rows or (back.back is not None and back.back.rows == made.rows))
+        return places.get(-1) if len(places) == 1 and not other else None
     usual = habits.prefill_place
     return places.get(usual) if usual is not None else None
 

@@ -41,6 +41,8 @@ PAST = frozenset({"ready", "decode_stats", "request_finish", "sigquit", "traceba
 _NOT_CAPTURING = frozenset(
     {"ready", "prefill_stats", "decode_stats", "load_weight_begin", "http_access", "server_args"}
 )
+# More draft tokens a request than any server is started with.
+MOST_DRAFT_TOKENS = 64
 # A region of which no line says what is captured.
 ANY = "any"
 
@@ -71,8 +73,8 @@ class Lives:
         whether the server drafts at all, as far as its own lines say.
     prefills
         the last ``Prefill batch`` lines, oldest first.
-    running
-        ``#running-req`` of the last ``Decode batch`` line.
+    running, most_running
+        ``#running-req`` of the last ``Decode batch`` line, and the most requests that any line has said to run.
     adaptive, setting, first_setting
         whether steps and draft tokens change while it serves; the pair in force since the last line that says so, and
         the one before the first such line.
@@ -101,6 +103,7 @@ class Lives:
         self.prefills: list[Prefill] = []
         self.prefill_lines = 0
         self.running: int | None = None
+        self.most_running = 0
         self.decode_lines = 0
         self._rates: frozenset[int] | None = None
         self._args_origin: tuple[object, ...] | None = None
@@ -209,6 +212,9 @@ class Lives:
             self.active = True
             new_token = payload.fields.get("new_token")
             self.prefill_lines += 1
+            running, new = payload.fields.get("running_req"), payload.fields.get("new_seq")
+            if isinstance(running, int) and isinstance(new, int) and payload.usable:
+                self.most_running = max(self.most_running, running + new)
             if isinstance(new_token, int) and payload.usable:
                 if not self.ready:
                     self.warm_tokens.add(new_token)
@@ -286,6 +292,7 @@ class Lives:
             return
         if isinstance(running, int):
             self.running = running
+            self.most_running = max(self.most_running, running)
         length, rate = fields.get("accept_len"), fields.get("accept_rate")
         if self.speculating is None:
             self.speculating = isinstance(length, (int, float))
@@ -315,7 +322,7 @@ def draft_tokens(length: float, rate: float) -> frozenset[int]:
     """
     slack = 0.005 + 1e-9
     fits = set()
-    for number in range(2, 65):
+    for number in range(2, MOST_DRAFT_TOKENS + 1):
         for numerator, denominator in ((length, number), (length - 1, number - 1)):
             low, high = (numerator - slack) / denominator, (numerator + slack) / denominator
             if low - slack <= rate <= high + slack:
