@@ -122,7 +122,7 @@ def test_a_freeze_stands_where_it_first_repeats():
 
 
 def test_stale_inputs_of_the_older_spec_begin_where_they_begin():
-    """spec v1 keeps accepted rows alone; the first stale input is the place, whatever its phase."""
+    """Spec v1 keeps accepted rows alone: the first stale input is the place, whatever its phase."""
     server = Server(6, version="v1")
     server.extend(5)
     before = server.round()
@@ -237,7 +237,7 @@ def test_captures_that_are_not_printed_are_not_missing():
 
 
 def test_trees_are_compared_by_first_values_alone():
-    """topk 4 and joins without first values: rows may be in another order, so the norm says nothing."""
+    """Trees and joins without first values: rows may be in another order, so the norm says nothing."""
     for version in ("v1", "v2"):
         server = Server(3, topk=4, tokens=8, version=version).serve(8)
         lines = [
@@ -274,7 +274,9 @@ def test_schedulers_that_print_unmarked_into_one_log_are_mixed_not_faulty(seed):
     """Two healthy servers in one file, in bursts that cut passes: no error and no warning."""
     chance = random.Random(seed)
     one, other = (
-        blocks_of([line for line in Server(10 * seed + which, args=False).serve(30).lines if "DEBUG" in line], 1, 6, chance)
+        blocks_of(
+            [line for line in Server(10 * seed + which, args=False).serve(30).lines if "DEBUG" in line], 1, 6, chance
+        )
         for which in range(2)
     )
     lines = [line for pair in zip(one, other, strict=False) for block in pair for line in block]
@@ -360,7 +362,7 @@ def test_layers_that_pipeline_ranks_capture_belong_together():
 
 
 def test_a_slow_decline_is_a_note():
-    """accept len falls from 2.80 to 2.35 over 80 lines without a step: a note; the same noise without a fall: none."""
+    """Acceptance falls from 2.80 to 2.35 over 80 lines without a step: a note; the same noise without a fall: none."""
     for fall, expected in ((0.45, 1), (0.0, 0)):
         chance = random.Random(1)
         server = Server(1)

@@ -37,11 +37,12 @@ _AGREED = 4
 _UNCUT = 2
 _CUT = -1
 _USABLE = frozenset({"whole", "partial"})
-# In a log in doubt, fewer bad passes than one in so many since the first are no more than a note.
+# In a log in doubt, so few bad passes, or fewer than one in so many since the first, are no more than a note.
 _FEW = 4
 # Captures that single passes lack before it is asked whether others have them; sets of layers that are counted.
 _SCATTERED = 4
 _MOST_SHOWN = 64
+_MARKED_GROUP = 3
 GROUPS = ("shapes", "captures", "norms", "ranks", "acceptance", "failures", "parsing")
 
 _RULES: dict[str, type[Rule]] = {}
@@ -161,9 +162,9 @@ class Scene:
         if self._unmarked and self.rows_may_differ is not None:
             return "data-parallel schedulers print unmarked into this log, so single passes may be mixed up"
         if self._tangled:
-            return "records of two passes are exchanged, so two schedulers print unmarked into this log"
+            return "records of several schedulers are mixed in this log, without a mark"
         if any(map(_scattered, self._shown.values())):
-            return "passes lack layers that others have too many of, so two schedulers print unmarked into this log"
+            return "passes lack layers that others have too many of: several schedulers print unmarked into this log"
         return None
 
     def _weigh(self, view: View) -> None:
@@ -180,6 +181,8 @@ class Scene:
     def enter(self, item: ForwardPass, damaged: Sequence[Occurrence], *, clean: bool) -> View:
         """Return the view of the next pass, in order; ``damaged`` are its damaged records and copies."""
         key = item.group
+        # A group of more than origin, DP and PP rank is one of several that were told apart without a mark.
+        self._tangled = self._tangled or len(key) > _MARKED_GROUP
         prefix = item.records[0].first[2]
         self._unmarked = self._unmarked or (prefix.dp_rank is None and prefix.tp_rank is None and prefix.pid is None)
         order = self._since_target.get(key)
@@ -536,6 +539,10 @@ def pass_name(item: ForwardPass) -> str:
     return f"{item.role} {phase}pass {item.number}"
 
 
+def _is_few(onset: Onset) -> bool:
+    return onset.bad < _FEW or onset.bad * _FEW < onset.since
+
+
 class Rule:
     """One rule, for one segment. A subclass says what it sees and what it answers."""
 
@@ -580,7 +587,7 @@ class Rule:
         onset: Onset | None = None,
     ) -> Finding:
         """Return a finding of this rule; a note when it rests on a few passes (``onset``) of a log in doubt."""
-        doubt = self.scene.doubt if onset is not None and onset.bad * _FEW < onset.since else None
+        doubt = self.scene.doubt if onset is not None and _is_few(onset) else None
         if doubt is not None:
             severity = "note"
             evidence = f"{evidence}; {doubt}" if evidence else doubt
