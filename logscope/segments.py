@@ -47,6 +47,10 @@ MOST_DRAFT_TOKENS = 64
 ANY = "any"
 
 
+# More draft tokens, steps or ranks than any server has.
+_MOST = 1 << 31
+
+
 class Prefill:
     """One ``Prefill batch`` line: where it stands, how many tokens it computed, and whether a pass was found for it."""
 
@@ -270,7 +274,8 @@ class Lives:
             ("decode_log_interval", "decode_log_interval"),
         ):
             value = args.get(key)
-            if isinstance(value, int) and not isinstance(value, bool):
+            # Damage may print any number; a size or a count of nought or of many digits is none.
+            if isinstance(value, int) and not isinstance(value, bool) and 0 < value < _MOST:
                 setattr(segment, name, value)
         if payload.usable:
             self.speculating = bool(args.get("speculative_algorithm"))
@@ -311,7 +316,9 @@ class Lives:
 
 
 def _setting(steps: object, tokens: object) -> tuple[int, int] | None:
-    return (steps, tokens) if isinstance(steps, int) and isinstance(tokens, int) else None
+    if not isinstance(steps, int) or not isinstance(tokens, int) or not 0 < tokens < _MOST:
+        return None
+    return steps, tokens
 
 
 @lru_cache(maxsize=4096)
