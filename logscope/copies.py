@@ -345,11 +345,16 @@ class Census:
 
     def schedulers(self, writers: int | None, dp_size: int | None) -> int:
         """Return how many schedulers print without a mark: more passes are unfinished at a time than one can have."""
-        if self.one_voice or writers != 1 or self.most_open < 2 or self.breaks < 0.05 * self.records:
+        if writers != 1 or not self.tangled:
             return 1
         if dp_size is not None and dp_size > 1:
             return dp_size
-        return min(self.most_open, 8)
+        return min(self.most_open, 8) if self.breaks >= 0.05 * self.records else 1
+
+    @property
+    def tangled(self) -> bool:
+        """Whether passes seem to begin inside others, and to go on there: several schedulers, or a damaged log."""
+        return self.most_open >= 2 and not self.one_voice
 
     @property
     def breaks(self) -> int:
@@ -372,6 +377,8 @@ class Census:
         """Tell whether the count no longer moves: the same at two looks, the second over twice as many records."""
         old = self._old()
         before = self._usual
+        if self.tangled and self.records < 8 * self.FIRST:
+            return False  # A warm-up, or long bursts, make several schedulers look like one with damage.
         if not old and self.records >= 4 * self.FIRST:
             return True
         usual, times = Counter(old).most_common(1)[0] if old else (0, 0)

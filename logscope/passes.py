@@ -211,7 +211,7 @@ class Labeller:
         if census is not None:
             if segment.writers is None:
                 segment.writers, segment.writers_evidence = number, evidence
-            schedulers = census.schedulers(number, self._look.dp_size)
+            schedulers = census.schedulers(number, self._look.schedulers)
             if schedulers > 1:
                 group.untangle(schedulers)
 
@@ -292,6 +292,14 @@ class _Look:
         self._args: tuple[Any, ...] | None = None
         self.tp_size: int | None = None
         self.dp_size: int | None = None
+        self._dp_ranks: set[int] = set()
+
+    @property
+    def schedulers(self) -> int | None:
+        """How many schedulers the server has, as far as its lines say: ``dp_size``, or the ranks in their prefixes."""
+        if self._dp_ranks:
+            return max(self.dp_size or 1, len(self._dp_ranks))
+        return self.dp_size
 
     def beyond(self, occurrence: Occurrence) -> bool:
         """Tell whether an occurrence is no longer of the life that is looked at."""
@@ -315,6 +323,8 @@ class _Look:
         self.held.append(occurrence)
         if len(self.held) > _LOOK_AHEAD:
             return True
+        if prefix.dp_rank is not None and payload.site is None:
+            self._dp_ranks.add(prefix.dp_rank)
         if payload.kind == "event" and payload.site is not None and event != "capture_plan":
             if not payload.usable:
                 return False

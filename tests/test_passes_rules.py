@@ -216,3 +216,49 @@ def test_target_alone_with_late_prefill_lines(seed):
     assert len(made) == len(told)
     assert all(one in (other, "unknown") for one, other in zip(made, told, strict=True))
     assert made.count("unknown") <= len(made) // 10
+
+
+def mixed(one, other, seed, *, burst):
+    """Let two schedulers print into one file in bursts; return the lines and, by line number, whose they are."""
+    drawn = random.Random(seed)
+    streams, made, whose = [list(one), list(other)], [], {}
+    while any(streams):
+        number = drawn.choice([at for at, stream in enumerate(streams) if stream])
+        for _ in range(drawn.randint(1, burst)):
+            if streams[number]:
+                made.append(streams[number].pop(0))
+                whose[len(made)] = number
+    return made, whose
+
+
+@pytest.mark.parametrize("said", ["dp_size=2, ", ""])
+@pytest.mark.parametrize("steps", [3, 1])
+def test_two_schedulers_behind_a_warm_up_of_one(steps, said):
+    """Two schedulers that print in bursts without a mark are told apart, or unknown; the segment says they are mixed."""
+    servers = [Told(seed, steps=steps, tokens=steps + 1, args=not seed) for seed in (0, 1)]
+    ready = servers[0].lines.pop()
+    servers[0].lines[0] = servers[0].lines[0].replace("tp_size=1, ", f"tp_size=1, {said}")
+    servers[0].say("Load weight begin. avail mem=177.57 GB")
+    servers[0].extend(3)
+    for _ in range(8):
+        servers[0].round()
+    head, warm = [*servers[0].lines, ready], len(servers[0].told)
+    servers[0].lines = []
+    for server in servers:
+        server.serve(10)
+    lines, whose = mixed(servers[0].lines, servers[1].lines, 3, burst=6)
+    items = read(head + lines)
+    made = [0, 0]
+    told = {}
+    for at, line in enumerate(lines, 1):
+        if line.startswith("EAGLE3"):
+            number = whose[at]
+            made[number] += "forward:" in line or "layer 3 " in line
+            told[len(head) + at] = servers[number].told[made[number] - 1 + (warm if not number else 0)]
+    places = [(record.first[0], (one.role, one.phase)) for one in forwards(items) for record in one.records]
+    unknown = len(told) - sum(line in told for line, (_, phase) in places if phase != "unknown")
+    assert unknown <= len(told) // 10
+    assert not [
+        line for line, (role, phase) in places if line in told and phase != "unknown" and told[line] != (role, phase)
+    ]
+    assert "2 schedulers stand mixed" in " ".join(segments(items)[0].notes)
