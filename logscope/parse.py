@@ -108,7 +108,7 @@ class _Entry:
     """A record on its way out; ``open`` while following lines may still complete it.
 
     ``waited``: lines since it was last added to; ``tries``: how often more text was tried; ``level``: brackets open in
-    the text of its tensor.
+    the text of its tensor; ``source``: the number of the text it stands in, the rest of which is its own.
     """
 
     line: int
@@ -121,6 +121,7 @@ class _Entry:
     waited: int = 0
     tries: int = 0
     level: int = 0
+    source: int = 0
     marked: bool = False
 
 
@@ -174,6 +175,7 @@ class Parser:
         self._lines_with_part = 0
         self._open_line = False
         self._last_line = 0
+        self._texts = 0
         self._decoder = codecs.getincrementaldecoder("utf-8")("surrogateescape")
         self._undecoded = False
         self._newlines = 0
@@ -542,6 +544,7 @@ class Parser:
         Returns how many records and marks stand on it.
         """
         grammar = self.grammar
+        self._texts += 1
         anchored = Anchored(grammar, text)
         # Characters that may be read in vain, in all: a repr beyond the next record, what turns out to be no record.
         spare = _IN_VAIN * len(text)
@@ -764,7 +767,7 @@ class Parser:
             if opened == "traceback":
                 self._begin_traceback(entry, text[max(0, at - LONGEST_BEFORE) : at])
             else:
-                entry.text = text[at:limit]
+                entry.text, entry.source = text[at:limit], self._texts
                 entry.level = _level(entry)
             self._pending.append(entry)
             alike = [other for other in self._pending if other.open == opened]
@@ -859,7 +862,11 @@ class Parser:
             return False
         joined: list[tuple[_Entry, Payload]] = []
         for entry in reversed(self._pending):
-            if entry.open != "tail" or (prefix is not NO_PREFIX and prefix.writer != entry.prefix.writer):
+            if (
+                entry.open != "tail"
+                or entry.source == self._texts
+                or (prefix is not NO_PREFIX and prefix.writer != entry.prefix.writer)
+            ):
                 continue
             entry.tries += 1
             if entry.tries > _TRIES:
