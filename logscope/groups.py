@@ -34,6 +34,8 @@ WINDOW = 4096
 UNCOUNTED = 1 << 30
 # A writer that fits nowhere is followed once it prints so many records and nobody else any.
 _LONE = 16
+# A marked writer has fallen silent when the log goes on for so many passes without it.
+_SILENT = 24
 # A marked writer's record is looked for among so many that come behind its last one; a damaged one among so many.
 _AHEAD = 256
 _BEHIND = 32
@@ -91,14 +93,26 @@ class Scene:
 
 
 class Writer:
-    """One printing process of a group whose prefix names it: the last record it printed."""
+    """One printing process of a group whose prefix names it: the last record it printed, and its line.
 
-    __slots__ = ("at", "position", "records")
+    ``missed`` counts the passes that were let go without it since that line.
+    """
+
+    __slots__ = ("_since", "at", "line", "missed", "position", "records")
 
     def __init__(self) -> None:
         self.at: Slot | None = None
         self.position = 0
         self.records = 0
+        self.line = 0
+        self.missed = 0
+        self._since = 0
+
+    def miss(self) -> None:
+        """Count a pass that is over without it."""
+        if self.line != self._since:
+            self._since, self.missed = self.line, 0
+        self.missed += 1
 
 
 class Group:
@@ -374,6 +388,7 @@ class Group:
     def _take_marked(self, occurrence: Occurrence, payload: Payload, role: Role | None, writer: Writer) -> bool:
         """Place a record of a writer that its prefix names: behind the last record of that writer."""
         writer.records += 1
+        writer.line = occurrence[0]
         at = writer.at
         due = at.next if at is not None else self._head
         known = payload.event in KNOWN
@@ -727,6 +742,12 @@ class Group:
     def _tracks(self) -> list[Track]:
         return [self._track, *(self.tangle.tracks if self.tangle is not None else ())]
 
+    def _name(self, writer: tuple[Any, ...]) -> str:
+        """Return what the prefix of a writer names, as it is printed."""
+        (_, dp_rank, pp_rank), (pid, tp_rank, ep_rank, _) = self.key, writer
+        names = (("DP", dp_rank), ("PP", pp_rank), ("TP", tp_rank), ("EP", ep_rank), ("PID", pid))
+        return " ".join(f"{name}{value}" for name, value in names if value is not None)
+
     def rest(self) -> None:
         """Wait for nothing more of what was printed: label what is left."""
         if self.tangle is not None:
@@ -741,8 +762,14 @@ class Group:
             self._let_go(self._waiting.popleft())
 
     def finish(self) -> None:
-        """End with the life: label what is left, and say what could not be told apart."""
+        """End with the life: label what is left, and say what could not be told apart, and who fell silent."""
         self.rest()
+        for name, writer in self.writers.items() if len(self.writers) > 1 else ():
+            if writer.line and writer.missed >= _SILENT:
+                self.scene.lives.here.notes.append(
+                    f"{self._name(name)} prints no debug record behind line {writer.line}: "
+                    f"{writer.missed} later passes of the other ranks are without it"
+                )
         if self.tangle is not None:
             self.tangle.report(self.scene.lives.here)
 
@@ -818,6 +845,7 @@ class Group:
         for writer in self.writers.values():
             if writer.records and writer.position < last.position:
                 writer.at, writer.position = last, last.position
+                writer.miss()
         last.back = None
         if self._head is not None and self._head.position <= last.position:
             self._head = last.next

@@ -145,6 +145,7 @@ class Labeller:
                             slot.others.append(occurrence)
                         writer.at = slot
                         writer.position = slot.position
+                        writer.line = occurrence[0]
                         continue
             self._seen += 1
             if self._seen % _SILENCE == 0:

@@ -262,3 +262,27 @@ def test_two_schedulers_behind_a_warm_up_of_one(steps, said):
         line for line, (role, phase) in places if line in told and phase != "unknown" and told[line] != (role, phase)
     ]
     assert "2 schedulers stand mixed" in " ".join(segments(items)[0].notes)
+
+
+def test_rank_that_falls_silent():
+    """A rank that prints nothing more is missed in every later pass, and the segment says since which line."""
+    server = Told(7)
+    server.serve(4)
+    half = len([line for line in server.lines if line.startswith("EAGLE3")])
+    server.serve(12)
+    lines = ranks(server.lines, 4, 7, "EAGLE3", since=half)
+    items = read(lines)
+    assert labels(items) == server.told
+    last = max(at for at, line in enumerate(lines, 1) if " TP3] " in line)
+    (note,) = segments(items)[0].notes
+    assert note.startswith(f"TP3 prints no debug record behind line {last}:")
+    copies = [record.copies for made in forwards(items) for record in made.records]
+    assert copies == [4] * half + [3] * (len(copies) - half)
+    assert {made.expected_copies for made in forwards(items)} == {4}
+
+
+def test_ranks_that_go_on_to_the_end():
+    """No rank is called silent that prints as far as the others, a few passes apart."""
+    server = Told(8)
+    server.serve(8)
+    assert segments(read(ranks(server.lines, 4, 8)))[0].notes == []
