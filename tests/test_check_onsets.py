@@ -104,6 +104,18 @@ def test_several_missing_states_are_spoken_of_in_the_plural():
     assert "layers 31, 59 are missing" in message
 
 
+def test_one_healthy_pass_is_a_beginning():
+    """A single healthy extend before the fault, as where graphs hide the rest: it is the measure, its layers are due."""
+    for spoil, words in ((_missing, "layer 31 missing"), (_shifted, "layers 4, 32, 60 are shifted by one")):
+        server = Server(5)
+        server.extend(5)
+        for _ in range(9):
+            spoil(server)
+        finding = the(checked(server.lines), "H103")
+        assert words in finding.message
+        assert "9 of 9 since then" in finding.evidence
+
+
 # ------------------------------------------------------------------------------------------------------ the first place
 
 
@@ -157,6 +169,7 @@ def test_a_skipped_fc_in_the_middle_of_a_run(version, topk, tokens):
     target = of_target(lines, begin)
     assert finding.where.line == next(n for n, line in enumerate(lines, 1) if n > target and "eagle3] forward" in line)
     assert report.findings[0] is finding
+    assert "N106" not in fired(report)
 
 
 def test_a_draft_step_in_the_first_place_is_no_skipped_fc():
@@ -339,6 +352,26 @@ def test_a_marked_rank_that_goes_silent():
     assert fired(report) == {"R101"}, report.headline
     last = max(number for number, line in enumerate(lines, 1) if "TP1" in line)
     assert f"TP1 prints nothing more from line {last:,} on" in the(report, "R101").message
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_unmarked_ranks_of_which_one_lacks_lines(seed):
+    """Without marks the rank cannot be named: one of four prints no layer 31, or nothing, from a line on, and no more."""
+    plain = Server(15 + seed).serve(30).lines
+    half = len(plain) // 2
+    for what, spoilt in (("layer 31", "layer 31"), ("nothing more", "DEBUG")):
+
+        def keep(rank, at, line, spoilt=spoilt):
+            return rank != 3 or at < half or spoilt not in line
+
+        marked = ranks(plain, 4, random.Random(seed), keep)
+        report = checked([re.sub(r"^\[[^\]]*TP\d\] ", "", line) for line in marked])
+        assert fired(report) == {"R101"}, report.headline
+        finding = the(report, "R101")
+        assert "1 writer of 4" in finding.message
+        assert what in finding.message
+        last = max(number for number, line in enumerate(marked, 1) if "TP3" in line and spoilt in line)
+        assert abs(finding.where.line - last) < 60
 
 
 def test_marked_ranks_that_print_alike_are_silent():

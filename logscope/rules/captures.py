@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from logscope.contract import DEFAULT_STATES
 from logscope.model import Place, states
 from logscope.queries.words import count, layer_list, whole_numbers
 from logscope.rules.base import Checked, Onset, Rule, is_embedding, pass_name, register
@@ -65,7 +66,7 @@ class NoneInVerify(Rule):
             self._any_verify = True
         if item.phase == "verify" and item.complete:
             self.looked += 1
-            if view.captures or (view.num_aux or 0) > 1:
+            if view.captures:
                 self._onset.good(item)
             elif view.clean:
                 self._onset.fault(item)
@@ -272,12 +273,17 @@ class LayerSet(Rule):
     def _reference(self, sets: dict[_Layers, _Set]) -> _Layers:
         """Return what the run is measured by: the set the contract asks for, else what the run begins with.
 
-        A set of a single pass comes after the others: the first pass may be the odd one. The most frequent set is no
-        measure: after a fault it is the faulty one.
+        A single pass that lacks layers comes after the others: the first pass may be the odd one. The most frequent set
+        is no measure: after a fault it is the faulty one.
         """
         asked = {reading.layers for reading in self._readings()}
-        return min(sets, key=lambda one: (one.layers not in asked or bool(one.twice), sets[one].count == 1,
-                                          sets[one].start))  # fmt: skip
+        most = max(len(one.layers) for one in sets)
+
+        def odd(one: _Layers) -> bool:
+            lacks = len(one.layers) < most and len(one.layers) != DEFAULT_STATES
+            return sets[one].count == 1 and (lacks or bool(one.twice) or not one.rising)
+
+        return min(sets, key=lambda one: (one.layers not in asked or bool(one.twice), odd(one), sets[one].start))
 
     def _readings(self) -> tuple[Reading, ...]:
         contract = self.scene.contract

@@ -458,6 +458,9 @@ class DraftInput(Rule):
         before = self.scene.last_join.get(view.item.group)
         if before is not None and not before.item.complete:
             return
+        width = view.read.payload.width
+        if before is not None and before.join is not None and width == view.draft_hidden != before.join.payload.width:
+            return  # one state where several were joined is S104's
         if before is not None and before.join is not None and not before.join.payload.head and self.scene.topk != 1:
             trace = self._by_capture(before, view.read, trace)
         if trace.traced is None:

@@ -31,6 +31,8 @@ _SAME_FORM = 0.95
 _MARKED_OR_EQUAL = 0.5
 # A record that one writer never prints: so many passes, and more than half of them.
 _LEAST_MISSING = 3
+# Passes without a copy of every writer behind the last one that had them, before a writer has stopped printing.
+_LASTING = 16
 # Passes that only a few writers print: so many, and more than half as many as the common ones.
 _LEAST_ALONE = 6
 # Passes on each side in which a differing copy is looked for before it is called one: what another pass prints is that
@@ -254,13 +256,27 @@ class _Marked:
 
 
 class _Missing:
-    """Passes in which one kind of record has fewer copies than writers."""
+    """Passes in which one kind of record has fewer copies than writers; ``waiting``: those since the last full one."""
 
-    __slots__ = ("onset", "waiting")
+    __slots__ = ("full", "onset", "waiting")
 
     def __init__(self) -> None:
         self.onset = Onset()
+        self.full: ForwardPass | None = None
         self.waiting: list[tuple[ForwardPass, Record]] = []
+
+    def lasting(self) -> Onset | None:
+        """Return since when copies are missing, None when they are not missing throughout, or from some pass on.
+
+        A copy that is missing now and then may stand in another pass, whose writers are ahead or behind.
+        """
+        onset = self.onset
+        if len(self.waiting) >= (_LEAST_MISSING if self.full is None else _LASTING):
+            since = Onset(onset.seen, self.full)
+            for late, one in self.waiting:
+                since.fault(late, one, (one.copies, late.expected_copies or one.copies))
+            return since
+        return onset if onset.bad >= _LEAST_MISSING and onset.bad * 2 > onset.seen else None
 
 
 @register("R101", "rank-disagreement", "error", group="ranks", needs=_NEEDS)
@@ -302,7 +318,7 @@ class RankDisagreement(_Copies):
         if expected > 1 and item.during != "graph_capture" and item.complete and not view.edge:
             self._split(item, expected)
             self._alone(item, expected)
-        if expected > 1 and item.complete and view.clean and not view.edge and item.during != "graph_capture":
+        if expected > 1 and view.clean and not view.edge and item.during != "graph_capture":
             self._count(item, expected)
 
     def judge(self, item: ForwardPass, differing: list[tuple[Record, Occurrence]]) -> None:
@@ -367,6 +383,7 @@ class RankDisagreement(_Copies):
                 for late, one in seen.waiting:
                     seen.onset.fault(late, one, (one.copies, expected))
                 seen.waiting.clear()
+                seen.full = item
                 seen.onset.good(item)
             else:
                 if seen is None:
@@ -401,8 +418,13 @@ class RankDisagreement(_Copies):
             return
         # When no record has a copy of every writer, their number is in doubt, not the run.
         if any(seen.onset.seen > seen.onset.bad for seen in self._missing.values()):
-            for (role, event, layer), seen in self._missing.items():
-                yield from self._absent(role, event, layer, seen)
+            every = {key: seen.lasting() for key, seen in self._missing.items()}
+            lacking = {key: onset for key, onset in every.items() if onset is not None and onset.place is not None}
+            if len(lacking) * 4 >= len(every) * 3 and len(lacking) > 1:
+                yield self._fewer(min(lacking.values(), key=lambda onset: onset.place or Place("", 0)))
+                return
+            for (role, event, layer), onset in lacking.items():
+                yield self._absent(role, event, layer, onset)
 
     @property
     def _in_step(self) -> bool:
@@ -450,32 +472,40 @@ class RankDisagreement(_Copies):
             help="one rank computes, or receives, something else: compare its weights, its device and its collectives",
         )
 
-    def _absent(self, role: str, event: str, layer: int | None, seen: _Missing) -> Iterator[Finding]:
-        """Answer for a record of which copies are missing throughout.
-
-        A copy that is missing now and then may stand in another pass, whose writers are ahead or behind.
-        """
-        onset = seen.onset
-        if len(seen.waiting) >= _LEAST_MISSING and not onset.seen:
-            for late, one in seen.waiting:
-                onset.fault(late, one, (one.copies, late.expected_copies or one.copies))
-            seen.waiting.clear()
-        if not onset or onset.first is None:
-            return
+    def _absent(self, role: str, event: str, layer: int | None, onset: Onset) -> Finding:
+        """Answer for a record that a writer does not print."""
         have, expected = onset.detail
-        if onset.bad < _LEAST_MISSING or onset.bad * 2 <= onset.seen:
-            return
         name = _name(event, layer)
-        yield self.finding(
+        place = onset.place
+        found = self.finding(
             f"{count(expected - have, 'writer')} of {expected} {'does' if expected - have == 1 else 'do'} not print"
             f" {name} of {role} passes.",
-            onset.place,
+            place,
             onset=onset,
             severity="warning",
             expected=count(expected, "copy", "copies"),
             actual=count(have, "copy", "copies"),
             evidence=onset.words,
             help="one rank captures something else, or its lines are lost on the way into the log",
+        )
+        if role == "target" and place is not None:
+            self.scene.out_of_step = min(place.line, self.scene.out_of_step or place.line)
+            self.scene.absences.append(found)
+        return found
+
+    def _fewer(self, onset: Onset) -> Finding:
+        """Answer for a writer that prints nothing more."""
+        have, expected = onset.detail
+        return self.finding(
+            f"{count(expected - have, 'writer')} of {expected} {'prints' if expected - have == 1 else 'print'} nothing"
+            f" more from line {onset.place.line if onset.place else 0:,} on.",
+            onset.place,
+            onset=onset,
+            severity="warning",
+            expected=count(expected, "copy", "copies"),
+            actual=count(have, "copy", "copies"),
+            evidence=onset.words,
+            help="a rank stopped, or prints into another file; marks on the lines would name it",
         )
 
 

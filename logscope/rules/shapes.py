@@ -179,8 +179,8 @@ class AuxWidth(Rule):
     def _usual(self, got: int) -> _Due | None:
         """Return the width the run begins with, where this one is another: an fc takes one width only.
 
-        A width whose states are just the captured ones comes before others, one that several passes join before a
-        single pass's, then the earlier one: what comes later, however often, is what changed.
+        A width whose states are just the captured ones comes before others, one that several passes join (or of the
+        usual three states) before a single pass's, then the earlier one: what comes later is what changed.
         """
         mine = self._widths[got]
         others = {width: seen for width, seen in self._widths.items() if seen.hidden == mine.hidden}
@@ -188,7 +188,8 @@ class AuxWidth(Rule):
         def weight(width: int) -> tuple[bool, bool, int]:
             seen = others[width]
             whole = bool(seen.hidden) and width == len(seen.captured) * (seen.hidden or 0)
-            return (whole, seen.onset.bad > 1, -seen.record.line)
+            usual = seen.onset.bad > 1 or width == DEFAULT_STATES * (seen.hidden or 0)
+            return (whole, usual, -seen.record.line)
 
         usual = max(others, key=weight)
         if usual == got:
