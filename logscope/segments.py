@@ -78,7 +78,7 @@ class Lives:
     prefills
         the last ``Prefill batch`` lines, oldest first.
     running, most_running
-        ``#running-req`` of the last ``Decode batch`` line, and the most requests that any line has said to run.
+        ``#running-req`` of the last ``Decode batch`` line, and the most requests that can have run at once.
     adaptive, setting, first_setting
         whether steps and draft tokens change while it serves; the pair in force since the last line that says so, and
         the one before the first such line.
@@ -108,6 +108,7 @@ class Lives:
         self.prefill_lines = 0
         self.running: int | None = None
         self.most_running = 0
+        self.announced = 0
         self.decode_lines = 0
         self._rates: frozenset[int] | None = None
         self._args_origin: tuple[object, ...] | None = None
@@ -218,7 +219,9 @@ class Lives:
             self.prefill_lines += 1
             running, new = payload.fields.get("running_req"), payload.fields.get("new_seq")
             if isinstance(running, int) and isinstance(new, int) and payload.usable:
-                self.most_running = max(self.most_running, running + new)
+                # Requests end unseen, and lines are lost: no more can run than were ever announced, that is certain.
+                self.announced += new
+                self.most_running = max(self.most_running, running + new, self.announced)
             if isinstance(new_token, int) and payload.usable:
                 if not self.ready:
                     self.warm_tokens.add(new_token)
