@@ -156,6 +156,11 @@ class Group:
         self._index = 0
         self._emitted = 0
 
+    @property
+    def several(self) -> bool:
+        """Whether several writers print its records."""
+        return len(self.writers) > 1 if self.marked else self.number != 1
+
     def untangle(self, schedulers: int) -> None:
         """Take the records for those of several schedulers that print without marks."""
         self.tangle = Tangle(schedulers, self.form, self.habits, self.scene.lives)
@@ -230,7 +235,7 @@ class Group:
             if made.rows == rows
             and made.tail is not None
             and made.last_layer == last
-            and (made.joined is None or made.tail.total > made.joined.total)
+            and made.tail.total > _copies_of(made.joined or made.end)
             and unmistakable(made.tail.payload)
         ]
 
@@ -668,7 +673,8 @@ class Group:
         no extend was printed before.
         """
         lives = self.scene.lives
-        extends = made.phase == "extend" and made.role == "target"
+        # Where no target prints, the draft's own extend tells.
+        extends = made.phase == "extend" and (made.role == "target" or not self.habits.targets)
         if made.during == "warmup":
             self._warm += 1
             self._warm_extends += extends
@@ -856,6 +862,10 @@ def _role_of_move(payload: Payload, move: Move) -> Role:
     if payload.event == "aux_concat" and move.phase in ("draft_extend", "decode"):
         return "draft"
     return role_of(payload, payload.role) or "target"
+
+
+def _copies_of(slot: Slot | None) -> int:
+    return slot.total if slot is not None else 0
 
 
 def _ahead(due: Slot | None, payload: Payload, *, far: bool) -> Slot | None:

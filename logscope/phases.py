@@ -476,7 +476,7 @@ def _captured(made: Open, habits: Habits, lives: Lives, *, final: bool) -> Label
 def _alone(made: Open, habits: Habits, lives: Lives, *, final: bool) -> Label | None:
     """Label a target pass of a log in which no draft prints: server lines and rows are all there is."""
     rows, tokens = made.rows, draft_tokens_of(made, lives)
-    if not final and _later(made, _REACH) is None:
+    if not final and _later(made, _FAR if made.group.several else _REACH) is None:
         return None  # Its Prefill line may stand behind passes that are still to come.
     line = _prefill_of(made, habits, lives)
     if line is not None:
@@ -508,11 +508,13 @@ def _alone(made: Open, habits: Habits, lives: Lives, *, final: bool) -> Label | 
         )
     if _too_many(made, tokens, lives):
         return Label("unknown", "none", f"{rows} rows are more than {lives.most_running} requests verify")
-    near = _places(made, lives)
+    if made.group.several and _near_lines(made, lives):
+        return Label("unknown", "none", f"a Prefill line near it names {rows} rows, and several writers print")
+    near = _places(made, lives) if not made.group.several else {}
     usual = habits.prefill_place
     # A line that stands nearer than usual may be this pass's: nothing was printed between them.
     clear = not near or (usual is not None and not any(0 < place < usual for place in near))
-    if lives.prefill_lines and clear and not _left_over(made, lives):
+    if lives.prefill_lines and clear and (made.group.several or not _left_over(made, lives)):
         return Label("verify", "server")
     if not lives.prefill_lines and lives.running is not None and lives.running * tokens == rows:
         return Label("verify", "server")
@@ -523,6 +525,8 @@ def _alone(made: Open, habits: Habits, lives: Lives, *, final: bool) -> Label | 
 
 # A Prefill line stands before its extend, or up to so many target passes behind its beginning.
 _REACH = 3
+# With several writers, of which one logs, it stands so many before or behind it: they run apart.
+_FAR = 16
 
 
 def _later(made: Open | None, steps: int) -> Open | None:
@@ -550,6 +554,17 @@ def _places(made: Open, lives: Lives) -> dict[int, Prefill]:
     return places
 
 
+def _near_lines(made: Open, lives: Lives) -> list[Prefill]:
+    """Return the Prefill lines that name the rows of a pass, no farther from it than :data:`_FAR` passes reach."""
+    later = _later(made, _FAR)
+    span = later.offset - made.offset if later is not None else 1 << 62
+    return [
+        line
+        for line in lives.prefills
+        if not line.taken and line.new_token == made.rows and abs(line.offset - made.offset) <= span
+    ]
+
+
 def _too_many(made: Open, tokens: int, lives: Lives) -> bool:
     """Tell whether a pass has more rows than a verify of as many requests as ever ran, as far as lines say."""
     return made.rows is not None and 0 < lives.most_running * tokens < made.rows
@@ -568,6 +583,12 @@ def _prefill_of(made: Open, habits: Habits, lives: Lives) -> Prefill | None:
         return places[min(places)]
     tokens = draft_tokens_of(made, lives)
     sure = made.rows is not None and tokens is not None and (made.rows % tokens != 0 or _too_many(made, tokens, lives))
+    if made.group.several:
+        return (
+            min(_near_lines(made, lives), key=lambda line: abs(line.offset - made.offset), default=None)
+            if sure
+            else None
+        )
     if len(places) == 1 and (sure or tokens is None) and not lives.here.buffered:
         # Only an extend has these rows: where its line stands is learned.
         ((place, line),) = places.items()

@@ -286,3 +286,42 @@ def test_ranks_that_go_on_to_the_end():
     server = Told(8)
     server.serve(8)
     assert segments(read(ranks(server.lines, 4, 8)))[0].notes == []
+
+
+@pytest.mark.parametrize("version", ["v1", "v2"])
+def test_warm_up_of_the_draft_alone(version):
+    """Where only the draft's forwards print, serving begins with the draft's own first extend behind "ready"."""
+    server = Told(9, version=version)
+    ready = server.lines.pop()
+    server.say("Load weight begin. avail mem=177.57 GB")
+    server.extend(3)
+    for _ in range(4):
+        server.round()
+    warm = sum(role == "draft" for role, _ in server.told)
+    server.lines.append(ready)
+    server.serve(4)
+    items = read([line for line in server.lines if not line.startswith("EAGLE3") or "[eagle3]" in line])
+    told = [made for made in server.told if made[0] == "draft"]
+    assert labels(items) == told
+    assert [made.during for made in forwards(items)] == ["warmup"] * warm + ["serving"] * (len(told) - warm)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_target_alone_of_two_marked_ranks(seed):
+    """Of two ranks that run apart one logs: a Prefill line near a pass proves no phase that its rows leave open."""
+    drawn = random.Random(seed)
+    server = Told(seed)
+    for _ in range(10):
+        server.extend(drawn.choice([1, 4, 8, 12, 36, 60, 416]))
+        for _ in range(drawn.randint(1, 6)):
+            server.round()
+        server.decode(2.1)
+    lines = [line for line in server.lines if not line.startswith("EAGLE3") or "[dsv2]" in line]
+    told = [made for made in server.told if made[0] == "target"]
+    items = read(ranks(lines, 2, seed))
+    made = labels(items)
+    assert len(made) == len(told)
+    assert all(one in (other, ("target", "unknown")) for one, other in zip(made, told, strict=True))
+    assert {record.copies for one in forwards(items) for record in one.records} == {2}
+    assert any(phase == "verify" for _, phase in made)
+    assert any(phase == "extend" for _, phase in made)
