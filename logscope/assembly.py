@@ -97,11 +97,9 @@ class Open:
         return None
 
     def add(self, slot: Slot, payload: Payload, at: int | None = None) -> None:
-        """Take a record: at the end, or, when it is found late, in its place (a ``forward_end`` before the join)."""
+        """Take a record: at the end, or, when it is found late, in its place."""
         event = payload.event
         slot.owner = self
-        if at is None and event == "forward_end" and self.joined is not None:
-            at = self.slots.index(self.joined)
         late = at is not None
         self.slots.insert(len(self.slots) if at is None else at, slot)
         if event in CAPTURE_EVENTS:
@@ -192,13 +190,33 @@ def role_of(payload: Payload, role: Role | None) -> Role | None:
     return role if payload.event in KNOWN else None
 
 
-def lacks_input(made: Open, payload: Payload) -> bool:
-    """Tell whether a draft pass whose input was not found yet can have read the rows of a ``forward``."""
-    if made.fc:
-        return made.rows == payload.rows
+def gap(made: Open, payload: Payload) -> int | None:
+    """Return where in a pass a record belongs that is found late; None when the pass has no gap for it.
+
+    A gap is a kind of record that usually stands before one that is there, with the rows of the pass.
+    """
+    rank, last = Form.rank(payload), made.last_rank
+    draft = payload.event in _FC or payload.event == "forward"
+    if rank is None or last is None or rank >= last or (made.role == "draft") is not draft:
+        return None
+    ranks = [Form.rank(slot.payload) for slot in made.slots]
+    if rank in ranks or not _rows_fit(made, payload):
+        return None
+    return next(at for at, other in enumerate(ranks) if other is not None and other > rank)
+
+
+def _rows_fit(made: Open, payload: Payload) -> bool:
+    """Tell whether a pass can have the rows of a record: its own, or, where none is printed, those around it."""
+    rows = payload.rows
+    if made.rows is not None:
+        return rows == made.rows and not (payload.event in _FC and made.wide is False)
+    kept, back = made.join.rows if made.join is not None else None, made.back
+    if rows is None or kept is None:
+        return False
     embeds = payload.fields.get("embeds")
-    narrow = not isinstance(embeds, list) or not embeds or payload.width == embeds[-1]
-    return narrow and made.join is not None and made.join.rows == payload.rows
+    if payload.event == "forward" and isinstance(embeds, list) and embeds and payload.width == embeds[-1]:
+        return kept == rows and (back is None or back.role == "draft")
+    return kept <= rows and back is not None and back.role == "target" and back.rows == rows
 
 
 def reads_join(payload: Payload, target: Open) -> bool:

@@ -143,14 +143,14 @@ def compatible(one: Payload, other: Payload) -> bool:
 
 
 def near(one: Payload, other: Payload) -> bool:
-    """Tell whether two payloads differ only by noise: the same shape, norm and head within a few per cent."""
+    """Tell whether two payloads differ only by noise: the same shape, norm and head within one per cent."""
     if one.shape != other.shape or one.norm is None or other.norm is None:
         return False
-    if abs(one.norm - other.norm) > 0.05 * max(abs(one.norm), abs(other.norm)):
+    if abs(one.norm - other.norm) > 0.01 * max(abs(one.norm), abs(other.norm)):
         return False
     if one.head and other.head:
         size = max(map(abs, (*one.head, *other.head)))
-        return all(abs(a - b) <= 0.1 * size for a, b in zip(one.head, other.head, strict=False))
+        return all(abs(a - b) <= 0.01 * size for a, b in zip(one.head, other.head, strict=False))
     return True
 
 

@@ -16,7 +16,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from logscope.assembly import KNOWN, Open, continues, lacks_input, reads_join, role_of
+from logscope.assembly import KNOWN, Open, continues, gap, reads_join, role_of
 from logscope.copies import Census, Form, Slot, compatible, kind_of, near, text_key, unmistakable
 from logscope.model import ForwardPass
 from logscope.phases import Habits, decide, no_verify, printed_phase
@@ -32,6 +32,8 @@ PATIENCE = 48
 # Copies of one record are expected within this many records of the canonical sequence.
 WINDOW = 4096
 UNCOUNTED = 1 << 30
+# So many passes before a disorder are in doubt with it.
+BLUR = 3
 # A writer that fits nowhere is followed once it prints so many records and nobody else any.
 _LONE = 16
 # A marked writer has fallen silent when the log goes on for so many passes without it.
@@ -134,6 +136,7 @@ class Group:
         self._track = Track(0)
         self._texts: dict[tuple[Any, ...], Slot] = {}
         self._vague: dict[tuple[Any, ...], list[Slot]] = {}
+        self._repeated: dict[tuple[Any, ...], None] = {}  # texts all writers have printed: once more is a repetition
         self._doubts: dict[Slot, list[Doubt]] = {}
         self._head: Slot | None = None
         self._tail: Slot | None = None
@@ -208,7 +211,7 @@ class Group:
         if self.tangle is not None:
             slot = self._take_tangled(occurrence, payload, role)
         else:
-            slot = self._take_first(occurrence, payload, role, clear=clear)
+            slot = self._take_first(occurrence, payload, role, key, clear=clear)
             if slot is not None and slot.home is not None:
                 return True
         if slot is None:
@@ -263,7 +266,7 @@ class Group:
         slot = made.end
         if slot is None:
             slot = Slot(occurrence)
-            made.add(slot, payload)
+            made.add(slot, payload, gap(made, payload))
             self._chain(slot, made)
             self._vague.setdefault(key, []).append(slot)
         elif text_key(slot.payload) == key:
@@ -272,7 +275,9 @@ class Group:
             self._alike(slot, occurrence)
         return slot
 
-    def _take_first(self, occurrence: Occurrence, payload: Payload, role: Role | None, *, clear: bool) -> Slot | None:
+    def _take_first(
+        self, occurrence: Occurrence, payload: Payload, role: Role | None, key: tuple[Any, ...], *, clear: bool
+    ) -> Slot | None:
         """Place the first print of a record: in the current pass, an unfinished one, as a variant, in a new pass."""
         current = self._track.current
         if (
@@ -282,13 +287,15 @@ class Group:
             and self.form.due(current, payload, clear=True)
         ):
             made: Open | None = current
+            at: int | None = None
         else:
-            made = self._unfinished(payload, role, clear=clear)
-        if made is None and current is not None:
+            repeats = not clear or key in self._repeated
+            made, at = self._unfinished(payload, role, clear=clear, repeats=repeats)
+        if made is None and current is not None and key not in self._repeated:
             home = self._twin(payload, current)
             if home is not None:
                 return self._alike(home, occurrence)
-        return self._append(occurrence, payload, role, made, self._track)
+        return self._append(occurrence, payload, role, made, self._track, at)
 
     def _counted_home(self, payload: Payload, key: tuple[Any, ...]) -> Slot | None:
         """Return where a copy of a record that later passes print word for word belongs: the first place with room.
@@ -305,23 +312,23 @@ class Group:
                 return slot
         return None
 
-    def _unfinished(self, payload: Payload, role: Role | None, *, clear: bool) -> Open | None:
-        """Return the first pass that is not finished and that a record goes on with.
+    def _unfinished(
+        self, payload: Payload, role: Role | None, *, clear: bool, repeats: bool
+    ) -> tuple[Open | None, int | None]:
+        """Return the first pass that a record goes on with, or in which it fills a gap, and where.
 
         Records that later passes repeat are found late (their first prints were taken for an earlier pass), so the
-        pass they belong to need not be the current one; it may even be joined already. They go where everything that
-        comes before them in a pass is there.
+        pass they belong to need not be the current one; it may even be joined already.
         """
-        end, begin = payload.event == "forward_end", payload.event == "forward"
         for made in self._not_left():
-            goes_on = continues(made, payload, role) and self.form.due(made, payload, clear=clear)
-            if goes_on and not (made.closed and self._whole(made)):
-                return made
-            if end and made.rows == payload.rows and made.joined and made.end is None and made.role == "target":
-                return made
-            if begin and made.role == "draft" and made.input is None and lacks_input(made, payload):
-                return made
-        return None
+            if continues(made, payload, role) and self.form.due(made, payload, clear=clear):
+                if not made.closed or not self._whole(made):
+                    return made, None
+            elif repeats:
+                at = gap(made, payload)
+                if at is not None:
+                    return made, at
+        return None, None
 
     def _damaged_home(self, payload: Payload) -> Slot | None:
         """Return the record a damaged copy was to be: the first with room that it fits as far as it can be read."""
@@ -375,16 +382,27 @@ class Group:
             return
         self.open.pop(slot.payload, None)
         self._texts.pop(slot.key, None)
+        self._repeated[slot.key] = None
+        if len(self._repeated) > WINDOW:
+            del self._repeated[next(iter(self._repeated))]
         if slot.owner.index > self._left:
             self._left = slot.owner.index
 
+    @property
+    def _mixed(self) -> bool:
+        """Whether several writers print without a mark."""
+        return self.number != 1 and not self.marked
+
     def _blur(self, made: Open) -> None:
-        """Doubt the order of the passes from here on, until all writers are seen to stand at one place."""
-        if not self._blurred:
-            self._blurred = True
-            for other in self._not_left():
-                if other.index >= made.index:
-                    other.blurred = True
+        """Doubt the order of the passes from a little before one on, until all writers are seen to stand at one place.
+
+        A pass that begins in the middle, or ends there, shows that the order in which records are found is not the
+        one in which any writer prints them.
+        """
+        self._blurred = True
+        for other in self._pending:
+            if other.index >= made.index - BLUR:
+                other.blurred = True
 
     def _sharpen(self) -> None:
         """End the doubt when every record was printed by all writers."""
@@ -520,7 +538,13 @@ class Group:
     # -- passes ---------------------------------------------------------------------------------------------------
 
     def _append(
-        self, occurrence: Occurrence, payload: Payload, role: Role | None, made: Open | None, track: Track
+        self,
+        occurrence: Occurrence,
+        payload: Payload,
+        role: Role | None,
+        made: Open | None,
+        track: Track,
+        at: int | None = None,
     ) -> Slot | None:
         """Put a new record into a pass, or (None) into a new one; None when it can begin none."""
         if made is None:
@@ -528,11 +552,10 @@ class Group:
             if begins is None:
                 return None
             made = self._begin(begins, occurrence, track)
-            if self.number != 1 and not (self.marked or self.form.opens(payload) or unmistakable(payload)):
+            if self._mixed and made.index and not self.form.opens(payload):
                 self._blur(made)
         slot = Slot(occurrence)
-        # What a draft pass has read stands before everything else of it, however late it is found.
-        made.add(slot, payload, 0 if payload.event == "forward" and made.slots else None)
+        made.add(slot, payload, at)
         if made.printed is None:
             made.printed = printed_phase(payload)
         if self.number != 1:
@@ -639,6 +662,8 @@ class Group:
         """End a pass: what it showed is learned, and what waits may be labelled."""
         if not made.closed:
             made.closed = True
+            if self._mixed and made.index and made.region is None and not self._whole(made):
+                self._blur(made)
             self.habits.note(made, self.scene.lives)
             self._label(final=False)
 
@@ -648,7 +673,8 @@ class Group:
         segment = lives.segment
         if habits.version is not None and segment is not None and segment.spec_version is None:
             segment.spec_version, segment.spec_evidence = habits.version, habits.version_why
-        while pending and pending[0].closed:
+        ahead = BLUR if self._mixed and not final else 0
+        while len(pending) > ahead and pending[0].closed:
             made = pending[0]
             label = decide(made, habits, lives, final=final or len(pending) > PATIENCE)
             if label is None:

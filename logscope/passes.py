@@ -15,7 +15,7 @@ from __future__ import annotations
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
-from logscope.assembly import Open
+from logscope.assembly import KNOWN, Open
 from logscope.copies import Census, Form
 from logscope.groups import UNCOUNTED, Doubt, Group, Later, Scene, Writer
 from logscope.model import Segment, ServerEvent
@@ -313,7 +313,7 @@ class _Look:
             self._args = prefix.writer
             self.tp_size = _number(payload.fields.get("tp_size"))
             self.dp_size = _number(payload.fields.get("dp_size"))
-        elif event in PAST or payload.site is not None:
+        elif event in PAST or event in KNOWN:
             self._past = self._past or not self._capturing
         return False
 

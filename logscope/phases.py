@@ -218,19 +218,12 @@ def decide(made: Open, habits: Habits, lives: Lives, *, final: bool) -> Label | 
             return Label(phase, "order")
         return Label("unknown", "none", "it fits more than one scheduler, or more than one step of a round")
     if made.blurred and made.region is None and habits.drafts:
-        return _blurred(made, habits, lives)
+        return Label(
+            "unknown", "none", "several writers print the same text in pass after pass, so their order cannot be told"
+        )
     if made.role == "draft":
         return _draft(made, habits, lives, final=final)
     return _target(made, habits, lives, final=final)
-
-
-def _blurred(made: Open, habits: Habits, lives: Lives) -> Label:
-    """Label a pass whose place among the others is in doubt: only a number of rows no verify has is certain."""
-    if made.role == "target" and _no_verify(made, habits, lives):
-        return Label("extend", "rows")
-    return Label(
-        "unknown", "none", "several writers print the same text in pass after pass, so their order cannot be told"
-    )
 
 
 def _draft(made: Open, habits: Habits, lives: Lives, *, final: bool) -> Label | None:
