@@ -95,7 +95,7 @@ def test_the_connection_breaks_at_20_random_points(farm, node_dir, tmp_path):
 
 def test_the_client_is_killed_again_and_again(farm, node_dir, tmp_path):
     """After every SIGKILL of the client the next call goes on; the copy is identical, and 1.3 times bounds the bytes."""
-    size = 40_000_000
+    size = 80_000_000
     data = random.Random(13).randbytes(size)
     (node_dir / "server.log").write_bytes(data)
     points = random_points(5, size)
