@@ -95,6 +95,8 @@ def test_a_width_that_changes_is_measured_by_the_first():
     assert finding.where.line > begin
     assert finding.expected.startswith(f"3 x {HIDDEN}")
     assert finding.actual.startswith(f"4 x {HIDDEN}")
+    assert "changes at target verify pass" in finding.message
+    assert "the run began with 3 x" in finding.message
 
 
 def test_several_missing_states_are_spoken_of_in_the_plural():

@@ -42,6 +42,8 @@ _AROUND = 16
 _SILENT = 128
 # Lines that are remembered to say where a rank began to be behind.
 _BEHIND = 4096
+# So many prints of a kind between two looks at which of those lines every rank has passed.
+_PRUNED = 64
 # Records of a rank that are counted by their kind: what a join is, target or draft, only its pass tells.
 _COUNTED = frozenset({"embed_capture", "layer_capture", "forward_end", "forward", "fc_output"})
 _TARGETS = CAPTURE_EVENTS | {"forward_end"}
@@ -180,15 +182,18 @@ class _Kind:
         self.top = 0
 
     def take(self, rank: int, line: int, ranks: set[int]) -> None:
+        """Count one print of a rank."""
         self.counts[rank] += 1
         self.last[rank] = line
-        if self.counts[rank] > self.top:
-            self.top = self.counts[rank]
-            if len(self.lines) < _BEHIND:
-                self.lines.append((self.top, line))
-        least = min(self.counts[one] for one in ranks)
-        while self.lines and self.lines[0][0] <= least:
-            self.lines.popleft()
+        if self.counts[rank] <= self.top:
+            return
+        self.top = self.counts[rank]
+        if self.top % _PRUNED == 0:
+            least = min(self.counts[one] for one in ranks)
+            while self.lines and self.lines[0][0] <= least:
+                self.lines.popleft()
+        if len(self.lines) < _BEHIND:
+            self.lines.append((self.top, line))
 
     def behind(self, rank: int) -> int:
         """Return how many a rank lacks of what another one printed."""

@@ -26,11 +26,15 @@ _MOST_WIDTHS = 64
 
 
 class _Due(NamedTuple):
-    """The width the draft's fc takes, and how that is known; ``proven`` is False for the published default."""
+    """The width the draft's fc takes, and how that is known.
+
+    ``proven`` is False for the published default; ``begun`` is True when it is the width the run began with.
+    """
 
     width: int
     how: str
     proven: bool = True
+    begun: bool = False
 
 
 class _Joined:
@@ -194,7 +198,8 @@ class AuxWidth(Rule):
         usual = max(others, key=weight)
         if usual == got:
             return None
-        return _Due(usual, f"{count(others[usual].onset.bad, 'pass')} of the same run join it, from the beginning on")
+        begun = others[usual].record.line < mine.record.line
+        return _Due(usual, f"{count(others[usual].onset.bad, 'pass')} of the same run join it", begun=begun)
 
     def findings(self) -> Iterator[Finding]:
         """Answer one finding for each width that is not the due one."""
@@ -222,6 +227,9 @@ class AuxWidth(Rule):
         named = self._named(have, want, seen)
         joined = f"{count(have, 'hidden state')} {'is' if have == 1 else 'are'} joined, {states(got, hidden)}"
         takes = f"the draft takes {states(due.width, hidden)}" if due.proven else f"{DEFAULT_STATES} are usual"
+        if due.begun and seen.onset.first is not None:
+            joined = f"The joined width changes at {pass_name(seen.onset.first)}: {joined}"
+            takes = f"the run began with {states(due.width, hidden)}"
         return f"{joined}, where {takes}{f': {named}' if named else ''}."
 
     def _named(self, have: int, want: int, seen: _Joined) -> str:
