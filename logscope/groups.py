@@ -589,6 +589,8 @@ class Group:
     def _begin(self, role: Role, occurrence: Occurrence, track: Track, later: Later | None = None) -> Open:
         back = track.current
         if back is not None:
+            if self._mixed and back.index and back.region is None and not self._whole(back):
+                self._blur(back)
             self._close(back)
         if self._blurred:
             self._sharpen()
@@ -662,8 +664,6 @@ class Group:
         """End a pass: what it showed is learned, and what waits may be labelled."""
         if not made.closed:
             made.closed = True
-            if self._mixed and made.index and made.region is None and not self._whole(made):
-                self._blur(made)
             self.habits.note(made, self.scene.lives)
             self._label(final=False)
 

@@ -191,12 +191,12 @@ def edited(log, **values):
 
 
 def prefixed(log, prefix):
-    """Put a prefix before every debug record that begins its line; ``prefix`` is a text or made from the unit."""
+    """Put a prefix before every debug record, behind a bar too; ``prefix`` is a text or made from the unit."""
     made = []
     for unit in log:
         text = unit.text
-        if unit.debug and text.startswith(TAG):
-            text = (prefix(unit) if callable(prefix) else prefix) + text
+        if unit.debug:
+            text = text.replace(TAG, (prefix(unit) if callable(prefix) else prefix) + TAG)
         made.append(replace(unit, text=text))
     return made
 
