@@ -278,7 +278,12 @@ class Checker:
         findings = [finding for outcome in outcomes for finding in outcome.findings]
         if len(self._files) > 1:
             findings += across(list(self._files.values()), set(self.codes))
-        findings = ranked(_once(findings))
+        lives = {
+            id(finding): (outcome.facts["file"], outcome.facts["segment"])
+            for outcome in outcomes
+            for finding in outcome.findings
+        }
+        findings = ranked(_once(findings), lives)
         checked = _checked(outcomes, self.codes)
         not_checked = _not_checked(outcomes, checked)
         looked = {code: row.looked for code, row in checked.items()}
@@ -286,7 +291,7 @@ class Checker:
         draft = sum(outcome.facts["draft_passes"] for outcome in outcomes)
         report = Report(
             self.kind,
-            headline(findings, looked, (target, draft), len(not_checked)),
+            headline(findings, looked, (target, draft), len(not_checked), lives),
             findings=findings,
             accounting=context.accounting,
         )

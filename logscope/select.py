@@ -129,12 +129,12 @@ class Select:
     def of(
         cls,
         *,
-        phase: Sequence[str] = (),
-        role: Sequence[str] = (),
-        rank: Sequence[str] = (),
-        site: Sequence[str] = (),
-        layer: Sequence[str] = (),
-        during: Sequence[str] = (),
+        phase: str | Sequence[str] = (),
+        role: str | Sequence[str] = (),
+        rank: str | Sequence[str] = (),
+        site: str | Sequence[str] = (),
+        layer: str | Sequence[str] = (),
+        during: str | Sequence[str] = (),
         since: str | None = None,
         until: str | None = None,
     ) -> Select:
@@ -303,8 +303,10 @@ def _over_midnight(since: Time, until: Time) -> bool:
     )
 
 
-def _words(values: Sequence[str]) -> list[str]:
-    """Split at commas, leave out blanks."""
+def _words(values: str | Sequence[str]) -> list[str]:
+    """Split at commas, leave out blanks; one text is one value, not its letters."""
+    if isinstance(values, str):
+        values = (values,)
     return [word for value in values for word in (part.strip() for part in value.split(",")) if word]
 
 

@@ -11,6 +11,7 @@ import random
 import re
 
 import pytest
+from conftest import real_bytes
 from simulated import HIDDEN, Server, Tensor, join
 
 from logscope.check import check
@@ -406,3 +407,17 @@ def test_a_slow_decline_is_a_note():
         notes = [finding for finding in checked(server.lines).findings if finding.rule == "A103"]
         assert len(notes) == expected
         assert all(finding.severity == "note" for finding in notes)
+
+
+def test_a_fault_explains_nothing_of_another_server(tmp_path):
+    """Findings of other files, or of other runs in one file, are never called its consequences."""
+    nan, stale = real_bytes("fault-nan-layer30"), real_bytes("fault-stale-states")
+    for name, data in (("nan.log", nan), ("stale.log", stale), ("both.log", stale + nan)):
+        (tmp_path / name).write_bytes(data)
+    for inputs in (["nan.log", "stale.log"], ["both.log"]):
+        report = load(*(str(tmp_path / name) for name in inputs)).check()
+        assert report.findings[0].rule == "N101"
+        assert "explains that everything is accepted" in report.headline
+        assert "N106" not in report.headline
+        assert "A101" not in report.headline
+        assert "2 findings about other servers" in report.headline

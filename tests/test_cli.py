@@ -610,6 +610,12 @@ def test_words_that_name_nothing_are_refused_with_help(words):
     assert error.value.message.help
 
 
+def test_one_word_is_one_word():
+    """A single word needs no list around it."""
+    assert Select.of(phase="verify, extend") == Select.of(phase=["verify", "extend"])
+    assert Select.of(layer="31", rank="3") == Select.of(layer=["31"], rank=["3"])
+
+
 def test_an_empty_selection_keeps_everything():
     """Nothing given: everything accepted, and the selection is false."""
     select = Select.of()

@@ -154,6 +154,9 @@ def query(logs: Sequence[str], shared: Shared, sql: str) -> int:
     ]
     table = Table(columns, frame.to_dicts())
     headline = f"{frame.height} row{'' if frame.height == 1 else 's'}"
+    if shared.quiet:
+        # Quiet leaves out what is said about an answer; here the table is the answer.
+        shared = replace(shared, quiet=False)
     return show(Report("sql", headline, tables={"result": table}, accounting=run.accounting), shared, shared)
 
 

@@ -6,7 +6,7 @@ names the most likely cause. It must not look at a run: it sees findings and wha
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from logscope.queries.words import and_list, count
 
@@ -68,16 +68,23 @@ _EFFECTS = {
 }
 
 
-def ranked(findings: Iterable[Finding]) -> list[Finding]:
-    """Return findings, the most causal first: what nothing explains, the strong before the weak, then by ORDER."""
+# Which server life a finding is about, by the finding's identity: a file and a segment of it.
+Lives: TypeAlias = "Mapping[int, tuple[str, int]]"
+
+
+def ranked(findings: Iterable[Finding], lives: Lives | None = None) -> list[Finding]:
+    """Return findings, the most causal first: what nothing explains, the strong before the weak, then by ORDER.
+
+    A finding explains others of its own server life only: another server's fault is no cause.
+    """
     every = list(findings)
-    explained = _explained(every)
+    explained = _explained(every, lives or {})
 
     def key(finding: Finding) -> tuple[int, int, int, str, int]:
         place = finding.where
         return (
             _STRENGTH[finding.severity],
-            int(finding.rule in explained),
+            int(id(finding) in explained),
             ORDER.index(finding.rule),
             "" if place is None else place.file,
             0 if place is None else place.line,
@@ -86,17 +93,29 @@ def ranked(findings: Iterable[Finding]) -> list[Finding]:
     return sorted(every, key=key)
 
 
-def _explained(findings: Sequence[Finding]) -> set[str]:
-    """Return the codes that another finding, itself not a mere note, explains."""
-    out: set[str] = set()
-    for finding in findings:
-        if finding.severity != "note":
-            out |= EXPLAINS.get(finding.rule, frozenset())
-    present = {finding.rule for finding in findings}
-    return {code for code in out if code in present}
+def _explained(findings: Sequence[Finding], lives: Lives) -> set[int]:
+    """Return the identities of findings that another of the same life, itself not a mere note, explains."""
+    causes = [finding for finding in findings if finding.severity != "note" and finding.rule in EXPLAINS]
+    return {
+        id(finding)
+        for finding in findings
+        if any(finding.rule in EXPLAINS[cause.rule] and _together(cause, finding, lives) for cause in causes)
+    }
 
 
-def headline(findings: Sequence[Finding], checked: Mapping[str, int], passes: tuple[int, int], unchecked: int) -> str:
+def _together(one: Finding, other: Finding, lives: Lives) -> bool:
+    """Tell whether two findings are about the same server life, as far as it is known."""
+    first, second = lives.get(id(one)), lives.get(id(other))
+    return first is None or second is None or first == second
+
+
+def headline(
+    findings: Sequence[Finding],
+    checked: Mapping[str, int],
+    passes: tuple[int, int],
+    unchecked: int,
+    lives: Lives | None = None,
+) -> str:
     """Return the one sentence of a check.
 
     ``findings`` are ranked; ``checked`` says how much each rule looked at; ``passes`` are those of target and draft;
@@ -104,7 +123,7 @@ def headline(findings: Sequence[Finding], checked: Mapping[str, int], passes: tu
     """
     serious = [finding for finding in findings if finding.severity != "note"]
     if serious:
-        return _cause(serious, checked)
+        return _cause(serious, checked, lives or {})
     looked = sum(1 for number in checked.values() if number)
     if not any(checked.get(code) for code in ORDER if code[0] in "SHNAR"):
         return "Nothing that a rule could judge is in this log: no hidden states and no accept len were printed."
@@ -117,8 +136,10 @@ def headline(findings: Sequence[Finding], checked: Mapping[str, int], passes: tu
     return f"No fault found: {looked} rules looked at {what}{rest}{f'; {notes}' if notes else ''}."
 
 
-def _cause(serious: Sequence[Finding], checked: Mapping[str, int]) -> str:
+def _cause(serious: Sequence[Finding], checked: Mapping[str, int], lives: Lives) -> str:
     first = serious[0]
+    elsewhere = sum(1 for finding in serious if not _together(first, finding, lives))
+    serious = [finding for finding in serious if _together(first, finding, lives)]
     codes = {finding.rule for finding in serious}
     if first.rule == "A101" and not codes & {*_IDENTITIES, "N101", "H103", "S101"}:
         held = [code for code in _IDENTITIES if checked.get(code)]
@@ -138,4 +159,6 @@ def _cause(serious: Sequence[Finding], checked: Mapping[str, int]) -> str:
     others = sorted(codes - set(effects) - {first.rule, "L101", "L102"}, key=ORDER.index)
     if others:
         text += f". Besides: {', '.join(others)}"
+    if elsewhere:
+        text += f". Besides, {count(elsewhere, 'finding')} about other servers, which this explains nothing of"
     return f"{text}."
