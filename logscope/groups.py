@@ -131,6 +131,7 @@ class Group:
         self.form = Form(Census().kinds)
         self.habits = Habits()
         self.tangle: Tangle | None = None
+        self.latent = 1  # schedulers the server has, of which one alone printed when the writers were counted
         self.last_seen = 0
         self._keep = scene.keep_copies
         self._track = Track(0)
@@ -185,8 +186,22 @@ class Group:
                 return self._take_tangled(occurrence, payload, role) is not None
             current = self._track.current
             made = current if current is not None and continues(current, payload, role) else None
+            if made is None and self.latent > 1 and current is not None and self._broken(current, payload, role):
+                self.untangle(self.latent)
+                current.told = ("unknown", False)  # What it has taken last may be the other scheduler's.
+                return self._take_tangled(occurrence, payload, role) is not None
             return self._append(occurrence, payload, role, made, self._track) is not None
         return self._take_unmarked(occurrence, payload, role)
+
+    def _broken(self, current: Open, payload: Payload, role: Role | None) -> bool:
+        """Tell whether a record begins a pass inside another one: it may be another scheduler's."""
+        return (
+            payload.usable
+            and current.region is None
+            and self.scene.lives.region is None
+            and not self._whole(current)
+            and role_of(payload, role) is not None
+        )
 
     def _take_unmarked(self, occurrence: Occurrence, payload: Payload, role: Role | None) -> bool:
         clear = unmistakable(payload)

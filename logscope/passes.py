@@ -212,9 +212,12 @@ class Labeller:
         if census is not None:
             if segment.writers is None:
                 segment.writers, segment.writers_evidence = number, evidence
-            schedulers = census.schedulers(number, self._look.schedulers)
+            said = self._look.schedulers if group.key[1] is None else None
+            schedulers = census.schedulers(number, said)
             if schedulers > 1:
                 group.untangle(schedulers)
+            elif said is not None and number == 1:
+                group.latent = said
 
     def _open_life(self, occurrence: Occurrence) -> None:
         for group in self._groups.values():
@@ -299,7 +302,8 @@ class _Look:
     def schedulers(self) -> int | None:
         """How many schedulers the server has, as far as its lines say: ``dp_size``, or the ranks in their prefixes."""
         if self._dp_ranks:
-            return max(self.dp_size or 1, len(self._dp_ranks))
+            # A prefix names the rank only where there are several.
+            return max(self.dp_size or 2, max(self._dp_ranks) + 1)
         return self.dp_size
 
     def beyond(self, occurrence: Occurrence) -> bool:

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from logscope.segments import Lives
 
 _IDLE, _TARGET, _JOINED, _DRAFT, _READ = range(5)
+_AFTER: dict[Phase, Phase] = {"extend": "extend", "verify": "draft_extend"}
 # What a story pays for: a wrong head, norms that do not add up, another batch, a stray record, a pass broken off.
 _HEAD, _NORM, _ROWS, _STRAY, _BREAK = 1, 2, 3, 6, 8
 _STORIES = 48
@@ -114,8 +115,12 @@ class Tangle:
         self._owner[made] = track
 
     def name_of(self, made: Open) -> str:
-        """Return the name of the scheduler a pass was given to, and forget the pass."""
-        return f"scheduler {self._owner.pop(made).number}"
+        """Return the name of the scheduler a pass was given to, and forget the pass.
+
+        What was printed before a second scheduler was heard is the first one's.
+        """
+        owner = self._owner.pop(made, None)
+        return f"scheduler {owner.number if owner is not None else 1}"
 
     def report(self, segment: Segment) -> None:
         """Say in the segment's notes that schedulers are mixed, and what could not be told apart."""
@@ -337,7 +342,8 @@ class Tangle:
                 cost += _NORM
             if state.join.head is not None and payload.head is not None:
                 cost += 0 if _equal_heads(state.join.head, payload.head) else _HEAD
-            phase: Phase = "extend" if state.phase == "extend" else "draft_extend"
+            # What follows a target pass of which the beginning is lost has no phase either.
+            phase: Phase = _AFTER.get(state.phase, "unknown")
             yield cost, _State(_DRAFT, phase, rows, ended=wide is False), True
         if state.stage == _READ and not wide and state.join is not None:
             segment = self._lives.segment
@@ -382,6 +388,8 @@ class Tangle:
             wrong = kept != rows or full
         elif state.phase == "extend":
             wrong = full and rows != 1
+        elif state.phase == "unknown":
+            wrong = False
         else:
             version = self._habits.version
             wrong = (version == "v2" and (last or kept != rows)) or (version == "v1" and full)

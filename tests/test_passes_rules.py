@@ -325,3 +325,32 @@ def test_target_alone_of_two_marked_ranks(seed):
     assert {record.copies for one in forwards(items) for record in one.records} == {2}
     assert any(phase == "verify" for _, phase in made)
     assert any(phase == "extend" for _, phase in made)
+
+
+def test_second_scheduler_that_is_heard_late():
+    """A server of two schedulers of which one prints alone for long: the other is found when its passes break in."""
+    servers = [Told(seed, args=not seed) for seed in (0, 1)]
+    servers[0].lines[0] = servers[0].lines[0].replace("tp_size=1, ", "tp_size=1, dp_size=2, ")
+    servers[0].serve(30)
+    head, alone = servers[0].lines, len(servers[0].told)
+    servers[0].lines = []
+    for server in servers:
+        server.serve(10)
+    lines, whose = mixed(servers[0].lines, servers[1].lines, 5, burst=5)
+    items = read(head + lines)
+    made, told = [alone, 0], {}
+    for at, line in enumerate(lines, 1):
+        if line.startswith("EAGLE3"):
+            number = whose[at]
+            made[number] += "forward:" in line or "layer 3 " in line
+            told[len(head) + at] = servers[number].told[made[number] - 1]
+    assert labels(items)[:alone] == servers[0].told[:alone]
+    given = {
+        record.first[0]: (one.role, one.phase)
+        for one in forwards(items)
+        for record in one.records
+        if one.phase != "unknown"
+    }
+    assert [line for line in told if line in given and given[line] != told[line]] == []
+    assert sum(line not in given for line in told) <= len(told) // 20
+    assert "2 schedulers stand mixed" in " ".join(segments(items)[0].notes)
