@@ -329,7 +329,7 @@ def _chosen(select: Iterable[str] | None, ignore: Iterable[str] | None) -> list[
             raise UsageError(
                 f"no rule is called '{word}'",
                 why=did_you_mean(word, known),
-                help="a code such as N104, or its beginning (N, N10); `logscope rule` lists them all",
+                help="a code such as N104, or its beginning (N, N10); `logscope rule list` shows them all",
             )
     return [
         code

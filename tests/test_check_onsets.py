@@ -421,3 +421,9 @@ def test_a_fault_explains_nothing_of_another_server(tmp_path):
         assert "N106" not in report.headline
         assert "A101" not in report.headline
         assert "2 findings about other servers" in report.headline
+
+
+def test_a_selection_is_not_taken_for_the_log():
+    """With --select the headline speaks of the selected rules, never of a log that holds nothing."""
+    report = load(io.BytesIO(real_bytes("cuda-graph"))).check(select=["H101", "L103"])
+    assert report.headline.startswith("Nothing is found by the rules that were selected")

@@ -49,6 +49,8 @@ EXPLAINS: Mapping[str, frozenset[str]] = {
     "E102": frozenset({"E101"}),
     "L103": frozenset({"H101"}),
 }
+# What a check without --select and --ignore asks at least.
+_WHOLE = frozenset({"S101", "H103", "N101", "N106", "A101"})
 _IDENTITIES = ("N104", "N105", "N106")
 _STRENGTH = {"error": 0, "warning": 1, "note": 2}
 _EFFECTS = {
@@ -126,6 +128,8 @@ def headline(
         return _cause(serious, checked, lives or {})
     looked = sum(1 for number in checked.values() if number)
     if not any(checked.get(code) for code in ORDER if code[0] in "SHNAR"):
+        if not checked.keys() >= _WHOLE:
+            return f"Nothing is found by the rules that were selected; {unchecked} of them could not be decided."
         return "Nothing that a rule could judge is in this log: no hidden states and no accept len were printed."
     target, draft = passes
     what = (
