@@ -165,7 +165,7 @@ class Form:
     Kinds have a rank: their order within a pass. None: no such pass is printed.
     """
 
-    __slots__ = ("_first", "_last", "ended", "fc", "layers")
+    __slots__ = ("_first", "_last", "ended", "fc", "joins", "layers")
 
     def __init__(self, kinds: Counter[Kind]) -> None:
         target: Counter[int] = Counter()
@@ -192,6 +192,7 @@ class Form:
         self._last = {role: ranks[-1] if ranks else None for role, ranks in common.items()}
         self.layers = [rank for rank in common["target"] if rank < _END]
         self.ended = _END in common["target"]
+        self.joins = _JOIN in common["target"]
         self.fc = any(draft[rank] for rank in (1, 2))
 
     @staticmethod

@@ -253,7 +253,7 @@ class Group:
             if made.rows == rows
             and made.tail is not None
             and made.last_layer == last
-            and made.tail.total > _copies_of(made.joined or made.end)
+            and made.tail.total > _copies_of(made.joined if self.form.joins else made.joined or made.end)
             and unmistakable(made.tail.payload)
         ]
 
@@ -285,7 +285,9 @@ class Group:
             self._chain(slot, made)
             self._vague.setdefault(key, []).append(slot)
         elif text_key(slot.payload) == key:
-            self._copy(slot, occurrence)
+            # Every place is kept for now: one may turn out to be another pass's.
+            slot.copies += 1
+            slot.others.append(occurrence)
         else:
             self._alike(slot, occurrence)
         return slot
@@ -765,12 +767,12 @@ class Group:
         made.done = True
         self._left = max(self._left, made.index + 1)
         made.expected = len(self.writers) if self.marked else self.expected
+        if self.number != 1:
+            self._forget(made)
         if self._doubts:
             self._settle_doubts(made)
         if made.doubted:
             self._even_out(made)
-        if self.number != 1:
-            self._forget(made)
 
     def _expire(self, made: Open) -> None:
         """Label a pass with what is known now, and take it as it is."""
@@ -846,18 +848,18 @@ class Group:
         )
 
     def _settle_doubts(self, made: Open) -> None:
-        for slot in made.slots:
+        """Take out of a pass the copies that passes of other phases may have printed."""
+        for slot in list(made.slots):
             for doubt in self._doubts.pop(slot, ()):
                 if not doubt.settle():
                     continue
-                occurrence = doubt.occurrence
-                if occurrence is slot.first:
-                    if slot.others:
-                        slot.first = slot.others.pop(0)
-                    else:
-                        doubt.alone = False
-                elif self._keep:
-                    slot.others.remove(occurrence)
+                if doubt.occurrence is not slot.first:
+                    slot.others.remove(doubt.occurrence)
+                elif slot.others:
+                    slot.first = slot.others.pop(0)
+                elif slot in made.slots and len(made.slots) > 1:
+                    made.slots.remove(slot)
+                    made.end = None
 
     def _even_out(self, made: Open) -> None:
         """Count the ``forward_end`` copies of a pass by what stands around them, where their places are in doubt.
