@@ -202,6 +202,9 @@ class Labeller:
         if group.marked:
             for name in self._look.marked.get(full, ()):
                 group.writers[name] = Writer()
+            if group.writers and segment.writers is None:
+                segment.writers = len(group.writers)
+                segment.writers_evidence = "as many ranks or processes are named in the prefixes of debug records"
             return
         number: int | None = segment.writers or 1
         evidence = "as the other writers of the log"
