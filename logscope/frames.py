@@ -17,7 +17,7 @@ from logscope.errors import UsageError
 from logscope.report import plain
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Mapping
 
     from logscope.labelled import Labelled
     from logscope.model import ForwardPass, Payload, Prefix, ServerEvent
@@ -26,7 +26,13 @@ if TYPE_CHECKING:
 # Rows of one batch when a table is written without being held in memory.
 BATCH = 1 << 18
 
-PREFIX_SCHEMA = pl.Schema(
+
+def _schema(columns: Mapping[str, pl.DataType | type[pl.DataType]]) -> pl.Schema:
+    """``pl.Schema`` of plain types and of types with a parameter side by side, which it takes and does not declare."""
+    return pl.Schema(columns)
+
+
+PREFIX_SCHEMA = _schema(
     {
         "time": pl.String,
         "origin": pl.String,
@@ -37,7 +43,7 @@ PREFIX_SCHEMA = pl.Schema(
         "ep_rank": pl.Int32,
     }
 )
-PAYLOAD_SCHEMA = pl.Schema(
+PAYLOAD_SCHEMA = _schema(
     {
         "site": pl.String,
         "event": pl.String,
@@ -52,7 +58,7 @@ PAYLOAD_SCHEMA = pl.Schema(
         "fields": pl.String,
     }
 )
-LABEL_SCHEMA = pl.Schema(
+LABEL_SCHEMA = _schema(
     {
         "file": pl.String,
         "segment": pl.Int32,
@@ -63,7 +69,7 @@ LABEL_SCHEMA = pl.Schema(
         "pass": pl.Int64,
     }
 )
-EVENTS_SCHEMA = pl.Schema(
+EVENTS_SCHEMA = _schema(
     {
         "file": pl.String,
         "line": pl.Int64,
@@ -88,7 +94,7 @@ EVENTS_SCHEMA = pl.Schema(
         "fields": pl.String,
     }
 )
-PASSES_SCHEMA = pl.Schema(
+PASSES_SCHEMA = _schema(
     {
         "file": pl.String,
         "line": pl.Int64,
@@ -114,7 +120,7 @@ PASSES_SCHEMA = pl.Schema(
         "variants": pl.Int32,
     }
 )
-UNPARSED_SCHEMA = pl.Schema(
+UNPARSED_SCHEMA = _schema(
     {
         "file": pl.String,
         "line": pl.Int64,

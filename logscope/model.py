@@ -129,7 +129,7 @@ class Payload:
 
     @property
     def rms(self) -> float | None:
-        """norm / sqrt(rows x width): does not grow with rows. None when a part is missing or the tensor is empty."""
+        """Is norm / sqrt(rows x width): does not grow with rows. None when a part is missing or the tensor is empty."""
         if self.norm is None or not self.rows or not self.width:
             return None
         return self.norm / math.sqrt(self.rows * self.width)

@@ -64,7 +64,7 @@ def test_rank_correlation_of_a_worked_example():
 def test_steps_are_found_where_they_are():
     """Borders of noisy steps lie at most one value from the truth, whatever the seed."""
     for seed in range(20):
-        draw = random.Random(seed)  # noqa: S311 - a seeded sample, no secret
+        draw = random.Random(seed)
         values = [round(level + draw.uniform(-0.08, 0.08), 2) for level in (3.3, 3.0, 2.4, 2.8) for _ in range(12)]
         starts = level_starts(values)
         assert len(starts) == 4, seed
@@ -75,7 +75,7 @@ def test_noise_alone_has_one_level():
     """Of 300 series of pure noise hardly any is cut into levels."""
     cut = 0
     for seed in range(300):
-        draw = random.Random(seed)  # noqa: S311 - a seeded sample, no secret
+        draw = random.Random(seed)
         values = [round(draw.gauss(2.0, 0.4), 2) for _ in range(draw.choice([10, 25, 80]))]
         cut += len(level_starts(values)) > 1
     assert cut <= 9
