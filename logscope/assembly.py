@@ -37,6 +37,8 @@ class Open:
         the kinds it begins and ends with (:meth:`logscope.copies.Form.rank`).
     closed, decided, done
         no new record comes any more (the next pass has begun); it has its label; no copy is taken any more either.
+    apart
+        the writers did not all stand at its end when the next pass began.
     blurred, told, doubted
         its place among the others is in doubt; what a tangle of schedulers says of it (phase, certain); some copy of
         its ``forward_end`` may be another pass's.
@@ -63,6 +65,7 @@ class Open:
     closed: bool = False
     decided: bool = False
     done: bool = False
+    apart: bool = False
     blurred: bool = False
     doubted: bool = False
     told: tuple[Phase, bool] | None = None

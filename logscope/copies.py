@@ -31,10 +31,24 @@ class Slot:
 
     ``copies`` counts the writers that printed exactly ``payload``; ``alike`` holds the slots of writers that printed
     something else in the same place (a damaged copy, another value). ``back`` and ``next`` are its neighbours in the
-    order every single writer prints. ``key`` is its text when that is one of a kind.
+    order every single writer prints. ``key`` is its text when that is one of a kind, ``again``
+    whether all writers had printed that text before.
     """
 
-    __slots__ = ("alike", "back", "copies", "first", "home", "key", "next", "others", "owner", "payload", "position")
+    __slots__ = (
+        "again",
+        "alike",
+        "back",
+        "copies",
+        "first",
+        "home",
+        "key",
+        "next",
+        "others",
+        "owner",
+        "payload",
+        "position",
+    )
 
     def __init__(self, occurrence: Occurrence) -> None:
         self.first = occurrence
@@ -47,6 +61,7 @@ class Slot:
         self.back: Slot | None = None
         self.owner: Any = None
         self.key: tuple[Any, ...] | None = None
+        self.again = False
         self.position = 0
 
     @property

@@ -33,7 +33,7 @@ PATIENCE = 48
 WINDOW = 4096
 UNCOUNTED = 1 << 30
 # So many passes before a disorder are in doubt with it.
-BLUR = 3
+BLUR = 4
 # A writer that fits nowhere is followed once it prints so many records and nobody else any.
 _LONE = 16
 # A marked writer has fallen silent when the log goes on for so many passes without it.
@@ -233,6 +233,7 @@ class Group:
             return False
         if clear:
             slot.key = key
+            slot.again = key in self._repeated
             self.open[payload] = self._texts[key] = slot
         elif payload.usable:
             self._vague.setdefault(key, []).append(slot)
@@ -423,7 +424,11 @@ class Group:
 
     def _sharpen(self) -> None:
         """End the doubt when every record was printed by all writers."""
-        self._blurred = any(slot.total < self.number for made in self._not_left() for slot in made.slots)
+        self._blurred = not self._together()
+
+    def _together(self) -> bool:
+        """Tell whether all writers stand at one place: each has printed every record."""
+        return all(slot.total >= self.number for made in self._not_left() for slot in made.slots)
 
     def _take_marked(self, occurrence: Occurrence, payload: Payload, role: Role | None, writer: Writer) -> bool:
         """Place a record of a writer that its prefix names: behind the last record of that writer."""
@@ -569,8 +574,6 @@ class Group:
             if begins is None:
                 return None
             made = self._begin(begins, occurrence, track)
-            if self._mixed and made.index and not self.form.opens(payload):
-                self._blur(made)
         slot = Slot(occurrence)
         made.add(slot, payload, at)
         if made.printed is None:
@@ -606,8 +609,7 @@ class Group:
     def _begin(self, role: Role, occurrence: Occurrence, track: Track, later: Later | None = None) -> Open:
         back = track.current
         if back is not None:
-            if self._mixed and back.index and back.region is None and not self._whole(back):
-                self._blur(back)
+            back.apart = self._mixed and not self._together()
             self._close(back)
         if self._blurred:
             self._sharpen()
@@ -693,6 +695,8 @@ class Group:
         ahead = BLUR if self._mixed and not final else 0
         while len(pending) > ahead and pending[0].closed:
             made = pending[0]
+            if made.apart and not made.blurred and self._disordered(made):
+                self._blur(made)
             label = decide(made, habits, lives, final=final or len(pending) > PATIENCE)
             if label is None:
                 return
@@ -702,6 +706,17 @@ class Group:
             self._finish_off(made)
             if made is until:
                 return
+
+    def _disordered(self, made: Open) -> bool:
+        """Tell whether a pass shows that records are found in another order than any writer prints them.
+
+        It begins or ends in the middle, though its late records have been found by now; or all its records are such
+        that other passes print word for word, so that nothing shows where it stands.
+        """
+        if made.region is not None or not made.index:
+            return False
+        whole = self._whole(made) and self.form.begins(made.role, made.first_rank)
+        return not whole or all(slot.key is None or slot.again for slot in made.slots)
 
     def _finish_off(self, made: Open) -> None:
         """Fill in what follows from a pass's phase, and from the records it has at its end."""
