@@ -328,7 +328,7 @@ def _setting(steps: object, tokens: object) -> tuple[int, int] | None:
 def draft_tokens(length: float, rate: float) -> frozenset[int]:
     """Return the draft tokens N (2 to 64) for which an accept rate of two decimals fits an accept len.
 
-    Two definitions name N: rate = len / N, and rate = (len - 1) / (N - 1) (docs/reference/accept-rate.md).
+    Two definitions name N: rate = len / N, and rate = (len - 1) / (N - 1) (docs/explanation/accept-rate.md).
     """
     slack = 0.005 + 1e-9
     fits = set()
