@@ -239,11 +239,14 @@ class Farm:
 class Wire:
     """A TCP proxy in front of a port that counts what comes back, and breaks when told to.
 
-    ``cuts`` maps a total of bytes to what happens when that many have passed; :meth:`at` adds to it.
+    ``cuts`` maps a total of bytes to what happens when that many have passed; :meth:`at` adds to it. With
+    ``apart`` one connection meets one of them at most: what is under way when a process is killed still arrives, and
+    must not use up the next.
     """
 
-    def __init__(self, port: int, cuts: dict[int, Callable[[], None]] | None = None) -> None:
+    def __init__(self, port: int, cuts: dict[int, Callable[[], None]] | None = None, *, apart: bool = False) -> None:
         self._target = port
+        self._apart = apart
         self._server = socket.create_server(("127.0.0.1", 0))
         self.port: int = self._server.getsockname()[1]
         self.moved = 0
@@ -294,12 +297,14 @@ class Wire:
                 threading.Thread(target=self._pump, args=(source, sink, back), daemon=True).start()
 
     def _pump(self, source: socket.socket, sink: socket.socket, back: bool) -> None:
+        met = False
         with contextlib.suppress(OSError):
             while data := source.recv(1 << 16):
                 sink.sendall(data)
                 if back:
                     self.moved += len(data)
-                    while self._cuts and self.moved >= self._cuts[0][0]:
+                    while self._cuts and self.moved >= self._cuts[0][0] and not (met and self._apart):
+                        met = True
                         self._cuts.pop(0)[1]()
         for end in (source, sink):
             with contextlib.suppress(OSError):

@@ -59,7 +59,7 @@ def test_the_connection_breaks_at_20_random_points(farm, node_dir, tmp_path):
 
     No more than 1.3 times its bytes went over the wire.
     """
-    size = 100_000_000  # few of the 20 points lie so close that one connection meets two of them
+    size = 100_000_000  # what is in flight at 20 breaks is small beside it
     data = random.Random(11).randbytes(size)
     (node_dir / "server.log").write_bytes(data)
     happened = []
@@ -73,7 +73,7 @@ def test_the_connection_breaks_at_20_random_points(farm, node_dir, tmp_path):
         wire.cut()
 
     points = random_points(20, size)
-    wire = Wire(farm.ports["node"], {point: (kill, reset)[index % 2] for index, point in enumerate(points)})
+    wire = Wire(farm.ports["node"], {point: (kill, reset)[index % 2] for index, point in enumerate(points)}, apart=True)
     notices: list[str] = []
     try:
         outcome = farm.fetch(
@@ -89,8 +89,7 @@ def test_the_connection_breaks_at_20_random_points(farm, node_dir, tmp_path):
     assert (happened.count("kill"), happened.count("reset")) == (10, 10)
     assert (tmp_path / "server.log").read_bytes() == data
     assert wire.moved < 1.3 * size
-    # Two breaks that meet the same connection are one to the client; every other one is said.
-    assert sum("trying again" in notice for notice in notices) >= 15
+    assert sum("trying again" in notice for notice in notices) >= 20
     assert beside(tmp_path) == {"server.log", "server.log.logscope.json"}
 
 
