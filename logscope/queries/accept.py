@@ -139,8 +139,8 @@ class Accept:
         self.graphs: dict[str, dict[str, int]] = {}
         self.readings: dict[str, Places] = {}
         self.violations: list[dict[str, Any]] = []
-        self.full: list[tuple[Place, float, float | None]] = []
-        self._switches: dict[tuple[str, int], list[tuple[Place, dict[str, Any]]]] = {}
+        # where the cache is first full, the share of it in use, and the requests that wait
+        self.full: tuple[Place, float, float | None] | None = None
         self.counts: dict[str, Places] = {}
         self.warnings: dict[tuple[str, int, str], Places] = {}
         self.warners: dict[tuple[str, int, str], set[str]] = {}
@@ -270,8 +270,8 @@ class Accept:
                 kinds[str(value)] = kinds.get(str(value), 0) + 1
             elif name in self.fields or len(self.fields) < 200:
                 self.fields[name] = self.fields.get(name, 0) + 1
-        if interval.usage is not None and interval.usage >= 0.995 and len(self.full) < NAMED:
-            self.full.append((item.place, interval.usage, number(fields.get("queue_req"))))
+        if interval.usage is not None and interval.usage >= 0.995 and self.full is None:
+            self.full = (item.place, interval.usage, number(fields.get("queue_req")))
 
     def _drafts(self, item: ServerEvent, interval: Interval) -> None:
         """Note what a line that counts draft tokens says about itself."""
@@ -366,10 +366,7 @@ class Accept:
         self.warners.setdefault(key, set()).add(writer_label(item.prefix))
 
     def _switch(self, item: ServerEvent) -> None:
-        switches = self._switches.setdefault((item.file, item.segment), [])
         self._note("switches", item)
-        if len(switches) < NAMED:
-            switches.append((item.place, item.payload.fields))
 
     def _retract(self, item: ServerEvent) -> None:
         self._note("retractions", item)
@@ -423,13 +420,12 @@ class Accept:
         """Return the rows of summarize's ``accept`` table: one per segment and process (and engine)."""
         rows = []
         for key, series in self.series.items():
-            origin = key.origin if key.engine is None else f"{key.origin} engine {key.engine}".strip()
             stats = series.stats
             rows.append(
                 {
                     "file": key.file,
                     "segment": key.segment,
-                    "origin": origin,
+                    "origin": key.name,
                     "lines": stats.lines,
                     "accept_len_mean": None if stats.mean is None else round(stats.mean, 4),
                     "min": stats.quantile(0),

@@ -39,6 +39,11 @@ class Key(NamedTuple):
     origin: str
     engine: str | None = None
 
+    @property
+    def name(self) -> str:
+        """The process, with its engine where it has several; empty when nothing tells processes apart."""
+        return _name(self.origin, self.engine)
+
 
 class Server(NamedTuple):
     """One server in one segment of one file: its lines follow one definition of accept rate at a time."""
@@ -93,6 +98,8 @@ class Answer:
 
     def __init__(self, fold: Accept) -> None:
         self.fold = fold
+        self.levels = {key: series.levels() for key, series in fold.series.items()}
+        self.declines = {key: series.decline(self.levels[key]) for key, series in fold.series.items()}
 
     def report(self, context: Context) -> Report:
         """Answer."""
@@ -224,11 +231,9 @@ class Answer:
 
     def _falls(self) -> str | None:
         """Return the largest lasting fall in words, None when there is none."""
-        falls = []
-        for key, series in self.fold.series.items():
-            found = series.decline()
-            if found is not None and found.lasting:
-                falls.append((found.change, key, found))
+        falls = [
+            (found.change, key, found) for key, found in self.declines.items() if found is not None and found.lasting
+        ]
         if not falls:
             return None
         _, key, found = min(falls, key=lambda fall: fall[0])
@@ -353,7 +358,7 @@ class Answer:
         beside_rows: list[dict[str, Any]] = []
         for key, series in self.fold.series.items():
             who = {"file": key.file, "segment": key.segment, "origin": key.origin, "engine": key.engine}
-            levels = series.levels()
+            levels = self.levels[key]
             previous: Level | None = None
             for at, level in enumerate(levels, 1):
                 change = None if previous is None else _rounded(100 * (level.mean / previous.mean - 1), 1)
@@ -373,8 +378,8 @@ class Answer:
     def _movement_notes(
         self, report: Report, key: Key, series: Series, levels: Sequence[Level], beside: Sequence[dict[str, Any]]
     ) -> None:
-        who = _of(_name(key))
-        found = series.decline()
+        who = _of(key.name)
+        found = self.declines[key]
         if found is not None:
             lasting = "" if found.lasting else ": short, small or not significant"
             if found.seen_before and found.low is not None:
@@ -409,7 +414,7 @@ class Answer:
     def _extremes(self, report: Report) -> None:
         """Say where nothing or everything was accepted, and which warnings stand beside it."""
         for key, series in self.fold.series.items():
-            who = _of(_name(key))
+            who = _of(key.name)
             for stretches, what in (
                 (series.floor, "1.00, nothing is accepted"),
                 (series.ceiling, "at its maximum, suspicious rather than good"),
@@ -609,9 +614,9 @@ class Answer:
             notes.extend(file.clock.assumptions())
 
     def _memory(self, report: Report) -> None:
-        if not self.fold.full:
+        if self.fold.full is None:
             return
-        place, usage, queue = self.fold.full[0]
+        place, usage, queue = self.fold.full
         queued = f" with {queue:,.0f} queued requests" if queue else ""
         retractions = self.fold.counts.get("retractions")
         retracted = f"; requests are retracted ({retractions})" if retractions else ""
@@ -659,8 +664,8 @@ def _difference(last: float | None, first: float | None) -> float | None:
     return None if last is None or first is None else last - first
 
 
-def _name(key: Key) -> str:
-    return key.origin if key.engine is None else f"{key.origin} engine {key.engine}".strip()
+def _name(origin: str, engine: str | None) -> str:
+    return origin if engine is None else f"{origin} engine {engine}".strip()
 
 
 def _of(name: str) -> str:
@@ -668,9 +673,8 @@ def _of(name: str) -> str:
 
 
 def _who(row: dict[str, Any]) -> str:
-    name = row["origin"] if row["engine"] is None else f"{row['origin']} engine {row['engine']}".strip()
     window = f" from {row['window']}" if row["window"] else ""
-    return f"{_of(name)}{window}"
+    return f"{_of(_name(row['origin'], row['engine']))}{window}"
 
 
 def _lines(first: int, last: int) -> str:

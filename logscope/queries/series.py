@@ -334,7 +334,6 @@ class Stretch:
     first_line: int
     first_time: str | None
     last_line: int = 0
-    last_time: str | None = None
     lines: int = 0
     rounds: float = 0.0
     length: float = 0.0
@@ -343,12 +342,11 @@ class Stretch:
 class Stretches:
     """Collects the stretches in which every line is at an extreme; keeps the longest ones."""
 
-    __slots__ = ("_kept", "_open", "count")
+    __slots__ = ("_kept", "_open")
 
     def __init__(self) -> None:
         self._open: Stretch | None = None
         self._kept: list[tuple[float, int, Stretch]] = []
-        self.count = 0
 
     def add(self, inside: bool, line: int, time: str | None, rounds: float, length: float) -> None:
         """Take the next line of the process; ``inside`` says whether it is at the extreme."""
@@ -358,13 +356,12 @@ class Stretches:
         if self._open is None:
             self._open = Stretch(line, time)
         stretch = self._open
-        stretch.last_line, stretch.last_time, stretch.length = line, time, length
+        stretch.last_line, stretch.length = line, length
         stretch.lines += 1
         stretch.rounds += rounds
 
     def _close(self) -> None:
         if self._open is not None:
-            self.count += 1
             heapq.heappush(self._kept, (self._open.rounds, -self._open.first_line, self._open))
             if len(self._kept) > _MOST_STRETCHES:
                 heapq.heappop(self._kept)
@@ -514,7 +511,6 @@ class Series:
         "prefills_since",
         "rounds_per_line",
         "stats",
-        "steps",
     )
 
     def __init__(self, rounds_per_line: int | None) -> None:
@@ -525,8 +521,6 @@ class Series:
         self.floor, self.ceiling = Stretches(), Stretches()
         # cached prompt tokens and prefill lines since the last interval
         self.prefills_since = [0.0, 0]
-        # smallest and largest time of a round, in seconds
-        self.steps = [math.inf, 0.0]
         self._last_running: float | None = None
         self._last_interval: Interval | None = None
         self._last: tuple[int, str | None] = (0, None)
@@ -692,6 +686,9 @@ class Series:
             )
         return out
 
-    def decline(self) -> Decline | None:
-        """Return the fall of accept len to the end of the series, None when there is none."""
-        return decline(self.levels(), self.bins.means())
+    def decline(self, levels: Sequence[Level] | None = None) -> Decline | None:
+        """Return the fall of accept len to the end of the series, None when there is none.
+
+        ``levels`` are its own, from a caller who has asked for them already.
+        """
+        return decline(self.levels() if levels is None else levels, self.bins.means())
