@@ -15,11 +15,11 @@ from logscope.queries.words import and_list, count
 from logscope.rules.base import Checked, Rule, register
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from logscope.model import Finding, Severity
     from logscope.queries.acceptance import Key
-    from logscope.queries.series import Decline, Level, Series, Stretch
+    from logscope.queries.series import Decline, Level, Series, Stretch, Stretches
 
 _NEEDS = "statistics lines with an accept len ('Decode batch', 'SpecDecoding metrics')"
 # A fall of less than 15 % is a note when it is clear, and at least this large.
@@ -44,10 +44,18 @@ class _Acceptance(Rule):
         """Lines with an accept len."""
         return Checked(sum(series.stats.lines for _, series in self._all), "line")
 
+    def _of(self, key: Key) -> str:
+        """Return which process it is, where there are several."""
+        return f" of {key.name}" if len(self._all) > 1 and key.name else ""
 
-def _of(key: Key, several: bool) -> str:
-    name = " ".join(part for part in (key.origin, key.engine and f"engine {key.engine}") if part)
-    return f" of {name}" if several and name else ""
+    def _longest(self, extreme: Callable[[Series], Stretches]) -> Iterator[tuple[Key, Stretch, str]]:
+        """Yield each process with its longest stretch at an extreme, and where its stretches are, in words."""
+        for key, series in self._all:
+            stretches = series.long(extreme(series))
+            if stretches:
+                longest = max(stretches, key=lambda stretch: stretch.rounds)
+                more = f"; {len(stretches) - 1} more such stretches" if len(stretches) > 1 else ""
+                yield key, longest, _stretch_words(longest, series) + more
 
 
 def _stretch_words(stretch: Stretch, series: Series) -> str:
@@ -74,20 +82,14 @@ class NothingAccepted(_Acceptance):
 
     def findings(self) -> Iterator[Finding]:
         """Answer once for each process, with its longest stretch."""
-        for key, series in self._all:
-            stretches = series.long(series.floor)
-            if not stretches:
-                continue
-            longest = max(stretches, key=lambda stretch: stretch.rounds)
-            more = f"; {len(stretches) - 1} more such stretches" if len(stretches) > 1 else ""
+        for key, longest, where in self._longest(lambda series: series.floor):
             yield self.finding(
-                f"Nothing is accepted{_of(key, len(self._all) > 1)}: accept len is 1.00 over"
-                f" {count(longest.lines, 'line')}.",
+                f"Nothing is accepted{self._of(key)}: accept len is 1.00 over {count(longest.lines, 'line')}.",
                 Place(key.file, longest.first_line),
                 severity=_brief(longest),
                 expected="above 1.00 (1.00 is the bonus token alone)",
                 actual="1.00",
-                evidence=_stretch_words(longest, series) + more,
+                evidence=where,
                 help="if the hidden states are consistent, look at the vocabulary map (d2t) or the draft's weights",
             )
 
@@ -98,20 +100,15 @@ class AtCeiling(_Acceptance):
 
     def findings(self) -> Iterator[Finding]:
         """Answer once for each process, with its longest stretch."""
-        for key, series in self._all:
-            stretches = series.long(series.ceiling)
-            if not stretches:
-                continue
-            longest = max(stretches, key=lambda stretch: stretch.rounds)
-            more = f"; {len(stretches) - 1} more such stretches" if len(stretches) > 1 else ""
+        for key, longest, where in self._longest(lambda series: series.ceiling):
             yield self.finding(
-                f"Everything is accepted{_of(key, len(self._all) > 1)}: accept len stands at its maximum of"
+                f"Everything is accepted{self._of(key)}: accept len stands at its maximum of"
                 f" {longest.length:.2f} over {count(longest.lines, 'line')}.",
                 Place(key.file, longest.first_line),
                 severity=_brief(longest),
                 expected="below the maximum, unless the text is trivial",
                 actual=f"{longest.length:.2f}",
-                evidence=_stretch_words(longest, series) + more,
+                evidence=where,
                 help="look at the answers: NaN logits accept everything (a text of one repeated token), and so does a"
                 " prompt whose answer is certain",
             )
@@ -124,16 +121,16 @@ class Falling(_Acceptance):
     def findings(self) -> Iterator[Finding]:
         """Answer once for each process whose acceptance falls to a lower level that lasts to the end."""
         for key, series in self._all:
-            fall = series.decline()
+            levels = series.levels()
+            fall = series.decline(levels)
             if fall is None:
                 continue
             if fall.low is None and not (fall.z < -DECLINE_Z and fall.change <= -_SLIGHT):
                 continue
-            levels = [level for level in series.levels() if level.start >= fall.before.start]
-            means = ", ".join(f"{level.mean:.2f}" for level in levels)
+            means = ", ".join(f"{level.mean:.2f}" for level in levels if level.start >= fall.before.start)
             begin = f"line {fall.begin.first_line}" + (f" ({fall.begin.time})" if fall.begin.time else "")
             yield self.finding(
-                f"Acceptance falls{_of(key, len(self._all) > 1)} from {fall.before.mean:.2f} to"
+                f"Acceptance falls{self._of(key)} from {fall.before.mean:.2f} to"
                 f" {fall.after.mean:.2f} ({fall.change:+.0%}), beginning at {begin}.",
                 Place(key.file, fall.begin.first_line),
                 severity=None if fall.lasting else "note",
@@ -199,11 +196,3 @@ class RateDefinition(_Acceptance):
         """Lines with a length and a rate."""
         ranges: list[Any] = [found for rates in self.scene.accept.rates.values() for found in rates.ranges]
         return Checked(sum(found.lines for found in ranges), "line")
-
-
-def lowest_and_highest(series: list[tuple[Key, Series]]) -> tuple[float, float] | None:
-    """Return the smallest and the largest accept len of a segment, None without lines."""
-    stats = [one.stats for _, one in series if one.stats.lines]
-    lows = [value for one in stats if (value := one.quantile(0)) is not None]
-    highs = [value for one in stats if (value := one.quantile(1)) is not None]
-    return (min(lows), max(highs)) if lows and highs else None
