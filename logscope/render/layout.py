@@ -10,7 +10,7 @@ then is left to the terminal to wrap.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from logscope.render.text import PLAIN, Style, cells, column_texts, is_number, visible
@@ -28,13 +28,27 @@ NARROW = 10
 
 @dataclass(slots=True, eq=False)
 class Set:
-    """One column ready to be set: its cells as text, its width, whether its cells may be folded."""
+    """One column ready to be set: its cells as text, its width, whether its cells may be folded.
+
+    ``natural`` is the width at which nothing folds, ``word`` that of the heading's longest word, ``body`` that of the
+    longest cell: measured once, as fitting a table asks for them over and over.
+    """
 
     column: Column
     heading: str
     texts: list[str]
-    width: int
     folds: bool
+    natural: int = field(init=False)
+    word: int = field(init=False)
+    body: int = field(init=False)
+    width: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Measure the column and give it its natural width."""
+        self.word = max((cells(word) for word in self.heading.split()), default=1)
+        self.body = max((cells(text) for text in self.texts), default=1)
+        self.natural = max(cells(self.heading), self.body) if self.texts else cells(self.heading)
+        self.width = self.natural
 
     @property
     def empty(self) -> bool:
@@ -53,10 +67,7 @@ def prepare(table: Table, style: Style = PLAIN) -> list[Set]:
     for column in table.columns:
         values = [row.get(column.name) for row in table.rows]
         texts = column_texts(column, values, style)
-        heading = visible(column.heading)
-        out.append(
-            Set(column, heading, texts, max(cells(text) for text in [heading, *texts]), folds=_may_fold(column, values))
-        )
+        out.append(Set(column, visible(column.heading), texts, folds=_may_fold(column, values)))
     return out
 
 
@@ -127,14 +138,12 @@ def total(columns: list[Set]) -> int:
 def _restore(columns: list[Set]) -> None:
     """Give every column its natural width again."""
     for column in columns:
-        column.width = max(cells(text) for text in [column.heading, *column.texts])
+        column.width = column.natural
 
 
 def _least(column: Set, floor: int) -> int:
     """Return how narrow a column may get: a heading folds at its blanks, a text down to ``floor``."""
-    heading = max((cells(word) for word in column.heading.split()), default=1)
-    body = max((cells(text) for text in column.texts), default=1)
-    return max(heading, min(body, floor) if column.folds else body)
+    return max(column.word, min(column.body, floor) if column.folds else column.body)
 
 
 def _shrink(columns: list[Set], width: int, floor: int) -> None:
