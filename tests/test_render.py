@@ -27,7 +27,6 @@ from logscope.render.text import (
     column_texts,
     message_lines,
     number,
-    reduce_series,
     size,
     sparkline,
     visible,
@@ -413,13 +412,6 @@ def test_sparkline():
     drawn = sparkline([0, 1, 2, 3, 4, 5, 6, 7], unicode=False)
     assert drawn == ASCII_BLOCKS
     assert drawn.isascii()
-
-
-def test_a_long_series_is_reduced_to_means():
-    """A series longer than the room for it becomes means of equal parts; a gap stays a gap."""
-    assert reduce_series([1.0, 3.0, 5.0, 7.0], 2) == [2.0, 6.0]
-    assert reduce_series([1.0, None], 5) == [1.0, None]
-    assert reduce_series([None, None, 4.0, 6.0], 2) == [None, 5.0]
 
 
 @pytest.mark.parametrize(

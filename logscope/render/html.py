@@ -11,7 +11,7 @@ import html
 from typing import TYPE_CHECKING
 
 from logscope.render import layout
-from logscope.render.text import accounting_words, body_tables, cell, place, visible
+from logscope.render.text import accounting_words, body_tables, cell, place, slots, table_title, visible
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -156,21 +156,17 @@ def _finding(finding: Finding, names: Mapping[Place, str]) -> str:
         where = f" <code>{escape(place(finding.where))}</code>"
         if finding.where in names:
             where = f' <a href="#{names[finding.where]}">{where.strip()}</a>'
-    slots = "".join(
-        f"<dt>{slot}</dt><dd>{escape(text)}</dd>"
-        for slot in ("expected", "actual", "evidence", "help")
-        if (text := getattr(finding, slot))
-    )
+    pairs = "".join(f"<dt>{slot}</dt><dd>{escape(text)}</dd>" for slot, text in slots(finding))
     return (
         f'<article class="finding {finding.severity}"><p><b>{finding.severity} {escape(finding.rule)}</b>{where}</p>'
-        f"<p>{escape(finding.message)}</p>" + (f"<dl>{slots}</dl>" if slots else "") + "</article>"
+        f"<p>{escape(finding.message)}</p>" + (f"<dl>{pairs}</dl>" if pairs else "") + "</article>"
     )
 
 
 def _table(name: str, table: Table) -> str:
     """Return one table with its caption."""
     caption = f" {escape(table.caption)}" if table.caption else ""
-    head = f"<figure><figcaption><b>{escape(table.title or name.replace('_', ' '))}</b>{caption}</figcaption>"
+    head = f"<figure><figcaption><b>{escape(table_title(name, table))}</b>{caption}</figcaption>"
     if not table.rows:
         return head + "<p>(no rows)</p></figure>"
     columns = layout.prepare(table)

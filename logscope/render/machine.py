@@ -12,12 +12,10 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from logscope.errors import UsageError, did_you_mean
-from logscope.render.text import visible
+from logscope.render.text import slots, visible
 from logscope.report import Column, Table, plain
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from logscope.report import Report
 
 FINDINGS = "findings"
@@ -86,12 +84,7 @@ def to_csv(report: Report, table: str | None = None) -> str:
     """Return one table as CSV (RFC 4180, but one row always is one line: line ends in a text are escaped)."""
     chosen = pick_table(report, table)
     names = [column.name for column in chosen.columns]
-    return csv_lines(names, ([row.get(name) for name in names] for row in chosen.rows))
-
-
-def csv_lines(names: Sequence[str], rows: Any) -> str:
-    """Return rows of plain values as CSV with a line of names."""
-    lines = [names, *rows]
+    lines: list[list[Any]] = [names, *([row.get(name) for name in names] for row in chosen.rows)]
     return "".join(",".join(csv_cell(value) for value in line) + "\r\n" for line in lines)
 
 
@@ -122,11 +115,7 @@ def to_github(report: Report) -> str:
         where = finding.where
         properties = {} if where is None else {"file": where.file, "line": str(where.line)}
         properties["title"] = f"logscope {finding.rule}"
-        parts = [finding.message]
-        for slot in ("expected", "actual", "evidence", "help"):
-            text = getattr(finding, slot)
-            if text:
-                parts.append(f"{slot}: {text}")
+        parts = [finding.message, *(f"{slot}: {text}" for slot, text in slots(finding))]
         lines.append(_annotation(_LEVELS[finding.severity], properties, parts))
     if not lines:
         lines.append(_annotation("notice", {"title": f"logscope {report.kind}"}, [report.headline]))

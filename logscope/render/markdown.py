@@ -10,7 +10,7 @@ import re
 from typing import TYPE_CHECKING
 
 from logscope.render import layout
-from logscope.render.text import accounting_words, body_tables, cell, place, visible
+from logscope.render.text import accounting_words, body_tables, cell, place, slots, table_title, visible
 
 if TYPE_CHECKING:
     from logscope.report import Report, Table
@@ -43,10 +43,7 @@ def to_markdown(report: Report) -> str:
     for finding in report.findings:
         where = f" ({escape(place(finding.where))})" if finding.where is not None else ""
         out.append(f"- **{finding.severity} {escape(finding.rule)}**{where}: {escape(finding.message)}")
-        for slot in ("expected", "actual", "evidence", "help"):
-            text = getattr(finding, slot)
-            if text:
-                out.append(f"  - {slot}: {escape(text)}")
+        out += [f"  - {slot}: {escape(text)}" for slot, text in slots(finding)]
     if report.findings:
         out.append("")
     if report.notes:
@@ -64,7 +61,7 @@ def to_markdown(report: Report) -> str:
 
 def _table(name: str, table: Table) -> list[str]:
     """Return a table under its heading."""
-    out = [f"### {escape(table.title or name.replace('_', ' '))}", ""]
+    out = [f"### {escape(table_title(name, table))}", ""]
     if table.caption:
         out += [escape(table.caption), ""]
     if not table.rows:

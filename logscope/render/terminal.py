@@ -11,7 +11,18 @@ import io
 from typing import TYPE_CHECKING, Any
 
 from logscope.render import layout
-from logscope.render.text import PLAIN, Style, accounting_words, body_tables, cell, message_lines, place, visible
+from logscope.render.text import (
+    PLAIN,
+    Style,
+    accounting_words,
+    body_tables,
+    cell,
+    message_lines,
+    place,
+    slots,
+    table_title,
+    visible,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -23,7 +34,6 @@ if TYPE_CHECKING:
     from logscope.model import Finding
     from logscope.report import Report, Table
 
-SLOTS = ("expected", "actual", "evidence", "help")
 COLORS = {"error": "bold red", "warning": "bold yellow", "note": "bold cyan", "bug": "bold magenta"}
 HEADLINES = {"ok": "bold green", "findings": "bold red", "unknown": "bold yellow"}
 
@@ -76,11 +86,7 @@ def finding_lines(finding: Finding) -> list[str]:
     """Return a finding: ``file:line: severity CODE: message``, then its slots."""
     lead = f"{place(finding.where)}: " if finding.where is not None else ""
     out = [f"{lead}{finding.severity} {visible(finding.rule)}: {visible(finding.message)}"]
-    for slot in SLOTS:
-        text = getattr(finding, slot)
-        if text:
-            out.append(f"  {slot}: {visible(text)}")
-    return out
+    return [*out, *(f"  {slot}: {visible(text)}" for slot, text in slots(finding))]
 
 
 def plain_table(name: str, table: Table, style: Style = PLAIN) -> list[str]:
@@ -93,7 +99,7 @@ def plain_table(name: str, table: Table, style: Style = PLAIN) -> list[str]:
 
 def _title(name: str, table: Table) -> str:
     """Return the line above a table: its name (what ``--table`` takes), title and caption."""
-    title = visible(table.title or name.replace("_", " "))
+    title = visible(table_title(name, table))
     return f"{title}: {visible(table.caption)}" if table.caption else title
 
 
@@ -142,10 +148,8 @@ def _parts(report: Report, style: Style) -> Iterator[tuple[Text, int]]:
             ),
             0,
         )
-        for slot in SLOTS:
-            text = getattr(finding, slot)
-            if text:
-                yield Text.assemble((f"{slot}: ", "cyan"), visible(text)), 2
+        for slot, text in slots(finding):
+            yield Text.assemble((f"{slot}: ", "cyan"), visible(text)), 2
     if style.quiet:
         return
     if report.notes:
@@ -169,7 +173,7 @@ def _table_parts(name: str, table: Table, style: Style) -> Iterator[tuple[Text, 
     """Yield title, caption and body of a table, and what the window had no room for."""
     from rich.text import Text  # noqa: PLC0415 - plain text must not pay for rich
 
-    title = visible(table.title or name.replace("_", " "))
+    title = visible(table_title(name, table))
     caption = f"  {visible(table.caption)}" if table.caption else ""
     yield Text.assemble((title, "bold"), (caption, "dim")), 0
     if not table.rows:

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from logscope.errors import Message
-    from logscope.model import Accounting, Place
+    from logscope.model import Accounting, Finding, Place
     from logscope.report import Column, Report, Table
 
 # Printable in Python's sense, yet nothing is seen: Hangul fillers, the empty braille cell, variation selectors.
@@ -180,20 +180,22 @@ def sparkline(values: Sequence[float | None], unicode: bool = True) -> str:
     return "".join(out)
 
 
-def reduce_series(values: Sequence[float | None], length: int) -> list[float | None]:
-    """Return at most ``length`` means of consecutive values, so that a long series fits a line; gaps stay gaps."""
-    if len(values) <= length:
-        return list(values)
-    out: list[float | None] = []
-    for index in range(length):
-        part = [v for v in values[index * len(values) // length : (index + 1) * len(values) // length] if v is not None]
-        out.append(sum(part) / len(part) if part else None)
-    return out
-
-
 def body_tables(report: Report) -> dict[str, Table]:
     """Return the tables that stand below the findings: a table of the findings themselves would say them twice."""
     return {name: table for name, table in report.tables.items() if name != "findings"}
+
+
+def table_title(name: str, table: Table) -> str:
+    """Return what stands above a table, as it is: its title, else its name in words."""
+    return table.title or name.replace("_", " ")
+
+
+def slots(finding: Finding) -> Iterator[tuple[str, str]]:
+    """Yield the slots of a finding that say something, each with its text as it is."""
+    for name in ("expected", "actual", "evidence", "help"):
+        text = getattr(finding, name)
+        if text:
+            yield name, text
 
 
 def place(where: Place | None) -> str:
