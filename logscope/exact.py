@@ -72,10 +72,6 @@ _AXIS_DIGITS = len(str(_MOST_NUMBERS))
 _LARGEST = 1e100
 
 
-class PatternTimeout(Exception):  # noqa: N818 - turned into an unparsed record, never shown as it is
-    """A pattern of a grammar took longer than TIME_LIMIT on one record."""
-
-
 @dataclass(slots=True)
 class Dialect:
     """One way an event is written. See grammar.py for what each key of the TOML means.
@@ -133,27 +129,9 @@ class _Pairs:
     placeholder: bool = False
 
 
-def matches(pattern: Any, text: str, at: int, end: int | None = None) -> Any:
-    """Match a grammar's pattern at a place, within the time limit.
-
-    Raises
-    ------
-    PatternTimeout
-        the pattern took too long.
-
-    """
-    try:
-        return pattern.match(text, at, end if end is not None else len(text), timeout=TIME_LIMIT)
-    except TimeoutError as error:
-        raise PatternTimeout from error
-
-
-def _full(pattern: Any, text: str) -> Any:
-    """Match the whole of a text, within the time limit."""
-    try:
-        return pattern.fullmatch(text, timeout=TIME_LIMIT)
-    except TimeoutError as error:
-        raise PatternTimeout from error
+def _match(pattern: Any, text: str, at: int, limit: int) -> Any:
+    """Match a grammar's pattern at a place, within the time limit. Raises TimeoutError when it takes too long."""
+    return pattern.match(text, at, limit, timeout=TIME_LIMIT)
 
 
 def read_record(dialects: Sequence[Dialect], text: str, at: int, limit: int, reach: int) -> Reading | None:
@@ -184,7 +162,7 @@ def _read_record(dialects: Sequence[Dialect], text: str, at: int, limit: int) ->
             continue
         try:
             reading = _READERS[dialect.reader](dialect, text, at, limit)
-        except PatternTimeout:
+        except TimeoutError:
             dialect.overtimes += 1
             reason = f"a pattern of {dialect.source} took longer than {TIME_LIMIT:g} s on this text"
             refused = Reading(_unparsed(dialects, text, at, limit, reason), limit)
@@ -297,7 +275,7 @@ def _bounded(text: str, at: int, limit: int) -> Value:
 
 def _tagged(dialect: Dialect, text: str, at: int, limit: int) -> Reading | None:
     """``EAGLE3_DEBUG[<site>] <label>: key=value, ...`` and its relatives."""
-    head = matches(dialect.pattern, text, at, limit)
+    head = _match(dialect.pattern, text, at, limit)
     if head is None:
         return None
     named = head.groupdict()
@@ -312,7 +290,7 @@ def _tagged(dialect: Dialect, text: str, at: int, limit: int) -> Reading | None:
         label, begin_fields = as_text(found["label"] or "").strip(), found.end()
     layer: int | None = None
     if dialect.label is not None:
-        spelled = _full(dialect.label, label)
+        spelled = dialect.label.fullmatch(label, timeout=TIME_LIMIT)
         if spelled is None:
             return None
         number = spelled.groupdict().get("layer")
@@ -405,17 +383,16 @@ def _build(
 def _spoilt(values: Mapping[str, tuple[str, Value]], text: str) -> str | None:
     """Return the known column whose value is of no form that column can have."""
     for name in ("shape", "norm", "head"):
-        if name not in values:
-            continue
-        value = values[name][1]
-        if value.value is None:
-            continue
-        fits = {"shape": _is_shape(value), "norm": _one_number(value, text) is not None}.get(name)
-        if fits is None:
-            fits = _numbers(value, text) is not None
-        if not fits:
+        if name in values and values[name][1].value is not None and not _has_form(name, values[name][1], text):
             return name
     return None
+
+
+def _has_form(name: str, value: Value, text: str) -> bool:
+    """Tell whether a value can stand in a known column."""
+    if name == "shape":
+        return _is_shape(value)
+    return (_one_number(value, text) if name == "norm" else _numbers(value, text)) is not None
 
 
 def _rest(text: str, at: int, limit: int) -> str:
@@ -554,7 +531,7 @@ def _derive_norm(payload: Payload, values: Mapping[str, tuple[str, Value]], text
 
 def _pairs(dialect: Dialect, text: str, at: int, limit: int) -> Reading | None:
     """``Decode batch, #running-req: 1, token usage: 0.00, ...``: tolerant pairs, whatever the set and order."""
-    head = matches(dialect.pattern, text, at, limit)
+    head = _match(dialect.pattern, text, at, limit)
     if head is None:
         return None
     payload = Payload("event", dialect.event, role=dialect.role)
@@ -563,22 +540,21 @@ def _pairs(dialect: Dialect, text: str, at: int, limit: int) -> Reading | None:
         if printed is not None:
             fields[name] = _typed(dialect, name, printed)
     units: dict[str, str] = {}
-    end_of_text = limit
     words = text.rfind(_REPEATED_WORDS, at, limit)
     repeated = _REPEATED.match(text, words, limit) if words >= 0 else None
     if repeated is not None:
         fields["repeated"] = int(repeated[1])
-        end_of_text = limit = at + len(text[at:words].rstrip())
+        limit = at + len(text[at:words].rstrip())
         text = text[:limit]
     position = head.end()
-    last_closing = text.rfind(")", position, end_of_text)
+    last_closing = text.rfind(")", position, limit)
     last: str | None = None
     last_printed = ""
-    while position < end_of_text:
+    while position < limit:
         if text[position] in ", \t.":
             position += 1
             continue
-        stop = _pair_end(text, position, end_of_text, last_closing)
+        stop = _pair_end(text, position, limit, last_closing)
         key = _PAIR_KEY.match(text, position, stop)
         if key is None:
             chunk = text[position:stop].strip()
@@ -590,14 +566,14 @@ def _pairs(dialect: Dialect, text: str, at: int, limit: int) -> Reading | None:
             break
         printed_key = as_text(strip_colours(key[1]).strip())
         name = dialect.keys.get(printed_key, printed_key)
-        if key.end() < end_of_text and text[key.end()] in "[({'\"":
+        if key.end() < limit and text[key.end()] in "[({'\"":
             try:
-                value = _bounded(text, key.end(), end_of_text)
+                value = _bounded(text, key.end(), limit)
             except (Unfinished, Unreadable):
                 last, last_printed = name, ""
                 payload.intact, payload.reason = "cut", f"the text ends inside '{printed_key}'"
                 payload.column = key.end() - at
-                position = end_of_text
+                position = limit
                 break
             fields[name] = as_json(value.value)
             last, last_printed = name, value.text(text)
@@ -612,14 +588,13 @@ def _pairs(dialect: Dialect, text: str, at: int, limit: int) -> Reading | None:
         position = stop
     if units:
         fields["units"] = units
-    end = position
     missing = [name for name in dialect.usual if name not in fields]
     if payload.intact == "whole" and missing:
         _judge_pairs(dialect, payload, text, at, (position, limit), last, last_printed, missing)
-    payload.length = end - at
+    payload.length = position - at
     if not set(fields) - set(head.groupdict()) - {"repeated"} and dialect.usual:
         return None
-    return Reading(payload, end, "tail" if payload.intact == "cut" else None)
+    return Reading(payload, position, "tail" if payload.intact == "cut" else None)
 
 
 def _judge_pairs(
@@ -720,7 +695,7 @@ def _typed(dialect: Dialect, name: str, printed: str) -> Any:
 
 def _call(dialect: Dialect, text: str, at: int, limit: int) -> Reading | None:
     """``server_args=ServerArgs(a=1, b='x')``, ``server_args={'a': 1}``, ``Finish: obj=...``: repr, never evaluated."""
-    head = matches(dialect.pattern, text, at, len(text))
+    head = _match(dialect.pattern, text, at, len(text))
     if head is None:
         return None
     if text.startswith("{", head.end()):
@@ -742,7 +717,7 @@ def _dict(dialect: Dialect, text: str, at: int, opening: int, limit: int) -> Rea
     """Read a record that is one dict: its entries are the fields; a dict that breaks off has none."""
     payload = Payload("event", dialect.event, role=dialect.role)
     try:
-        value = _bounded(text, opening, len(text))
+        value = read_value(text, opening)
     except (Unfinished, Unreadable) as error:
         payload.intact, payload.reason = "cut", f"the dict is unfinished: {error}"
         payload.column, payload.length = opening - at, limit - at
@@ -781,7 +756,7 @@ def _keywords(text: str, at: int, limit: int, into: dict[str, Any], *, closing: 
 
 def _pattern(dialect: Dialect, text: str, at: int, limit: int) -> Reading | None:
     """Read a line with a fixed form: named groups become fields, under the types the grammar gives."""
-    found = matches(dialect.pattern, text, at, limit)
+    found = _match(dialect.pattern, text, at, limit)
     if found is None:
         return None
     payload = Payload(dialect.kind, dialect.event, role=dialect.role, length=found.end() - at)  # type: ignore[arg-type]
@@ -793,7 +768,7 @@ def _pattern(dialect: Dialect, text: str, at: int, limit: int) -> Reading | None
 
 def _keyvalue(dialect: Dialect, text: str, at: int, limit: int) -> Reading | None:
     """Read a fixed head, then ``key=value`` separated by blanks or commas (the dumper's lines)."""
-    head = matches(dialect.pattern, text, at, limit)
+    head = _match(dialect.pattern, text, at, limit)
     if head is None:
         return None
     pairs = _collect(text, head.end(), limit, loose=False, alone=True)
@@ -810,7 +785,7 @@ def _keyvalue(dialect: Dialect, text: str, at: int, limit: int) -> Reading | Non
 
 def _traceback(dialect: Dialect, text: str, at: int, limit: int) -> Reading | None:
     """Read the first line of a traceback; the lines after it are gathered by parse.py, which knows lines."""
-    found = matches(dialect.pattern, text, at, limit)
+    found = _match(dialect.pattern, text, at, limit)
     if found is None:
         return None
     payload = Payload("event", dialect.event, length=found.end() - at)
