@@ -234,7 +234,7 @@ def join(files: Sequence[GrammarFile]) -> Grammar:
                 dialects.extend(anchors[shorter])
         table[anchor] = tuple(dialects)
     keys = _keys(ordered)
-    union = "|".join(re.escape(key) for key in sorted(keys, key=lambda key: (-len(key), key))) or r"(?!)"
+    union = _any_of(keys)
     hot = next((d.anchors[0] for file in files for d in file.dialects if d.hot), None)
     return Grammar(
         files=list(files),
@@ -257,9 +257,12 @@ def _is_steady(dialect: Dialect) -> bool:
 
 
 def _undigited(keys: Iterable[str]) -> re.Pattern[bytes]:
-    short = {re.sub(r"[0-9]", "", key) for key in keys}
-    union = "|".join(re.escape(key) for key in sorted(short, key=lambda key: (-len(key), key))) or r"(?!)"
-    return re.compile(union.encode("latin-1"))
+    return re.compile(_any_of({re.sub(r"[0-9]", "", key) for key in keys}).encode("latin-1"))
+
+
+def _any_of(keys: Iterable[str]) -> str:
+    """Return the pattern of any of these texts, the longest first; of none it is one that nothing matches."""
+    return "|".join(re.escape(key) for key in sorted(keys, key=lambda key: (-len(key), key))) or r"(?!)"
 
 
 def _rarity(char: str) -> int:
