@@ -42,8 +42,6 @@ _HEADER = 8
 _PAYLOAD = tuple(Payload.__slots__)
 _PREFIX = tuple(Prefix.__slots__)
 _ACCOUNTING = tuple(Accounting.__slots__)
-_FIELDS = _PAYLOAD.index("fields")
-_NORM, _HEAD, _LENGTH = (_PAYLOAD.index(name) for name in ("norm", "head", "length"))
 
 
 @dataclass(slots=True)
@@ -271,31 +269,8 @@ class _Unpacker:
             if len(row) > 4:
                 payloads.append(Payload(*row))
                 continue
-            number, norm, head, length = row
-            first = payloads[number]
-            payloads.append(
-                Payload(
-                    "event",
-                    first.event,
-                    first.site,
-                    first.role,
-                    first.layer,
-                    first.shape,
-                    first.rows,
-                    first.width,
-                    norm,
-                    first.norm_resolution,
-                    False,
-                    head,
-                    None,
-                    first.mode,
-                    first.fields,
-                    "whole",
-                    None,
-                    None,
-                    length,
-                )
-            )
+            number, *values = row
+            payloads.append(payloads[number].sibling(*values))
 
 
 def _numbers(kind: str, data: bytes) -> array[int]:

@@ -122,6 +122,33 @@ class Payload:
     column: int | None = None
     length: int = 0
 
+    def sibling(self, norm: float, head: tuple[float, ...], length: int) -> Payload:
+        """Return what a whole record says that differs in norm and head only, printed exactly; the fields are shared.
+
+        Made by the million: positional arguments are several times faster than ``dataclasses.replace``.
+        """
+        return Payload(
+            "event",
+            self.event,
+            self.site,
+            self.role,
+            self.layer,
+            self.shape,
+            self.rows,
+            self.width,
+            norm,
+            self.norm_resolution,
+            False,
+            head,
+            None,
+            self.mode,
+            self.fields,
+            "whole",
+            None,
+            None,
+            length,
+        )
+
     @property
     def usable(self) -> bool:
         """True when its values may enter a statistic: whole or partial."""
