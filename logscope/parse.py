@@ -17,7 +17,7 @@ import re
 from collections import deque
 from dataclasses import dataclass, replace
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import regex
 
@@ -29,17 +29,13 @@ from logscope.templates import DIGITS, Template, learn
 from logscope.values import as_text, exact_in_half_precision
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
     from logscope.blocks import Block
     from logscope.exact import Dialect, Reading
     from logscope.grammar import Grammar
 
 # How many physical lines a record may wait for what it lacks.
-TAIL_LINES = 4
-TENSOR_LINES = 24
+_PATIENCE = {"tail": 4, "tensor": 24, "traceback": 400}
 TENSOR_CHARACTERS = 1 << 16
-TRACEBACK_LINES = 400
 # How many records may wait at once, how long a waiting one may be, how often it is read again with more text, and how
 # much may wait behind it: hostile input costs a bounded multiple of its length. The oldest gives up first.
 _WAITING = {"tail": 32, "tensor": 16, "traceback": 256}
@@ -80,6 +76,8 @@ _COLUMNS = tuple(name for name in Payload.__slots__ if name not in ("fields", "l
 _BEFORE_FIELDS = _COLUMNS.index("intact")
 # What a line says that is one record: its payload when it begins the line, else where it begins, its prefix, itself.
 _Said: TypeAlias = Payload | tuple[int, Prefix, Payload]
+_Key = TypeVar("_Key")
+_Thing = TypeVar("_Thing")
 # What a line says that holds no anchor.
 _BORING = Payload("mark", "")
 _NEVER_SEEN = Payload("mark", "")
@@ -94,6 +92,13 @@ def _wrong_bytes(data: bytes) -> int:
     except UnicodeDecodeError:
         return len(data) - len(data.decode("utf-8", "ignore").encode("utf-8"))
     return 0
+
+
+def _remember(memory: dict[_Key, _Thing], key: _Key, thing: _Thing) -> None:
+    """Add to a memory, which is emptied first when it is full."""
+    if len(memory) >= REMEMBERED:
+        memory.clear()
+    memory[key] = thing
 
 
 def _index_of_none(known: list[_Said | None], start: int, total: int) -> int:
@@ -164,7 +169,6 @@ class Parser:
         self._held = 0
         self._boring: dict[bytes, Payload] = {}
         self._refused: set[bytes] = set()
-        self._refused_kinds: set[bytes] = set()
         self._kinds: dict[bytes, int | _Known] = {}
         self._before_kinds: dict[bytes, int | Template] = {}
         self._heads: dict[bytes, Payload] = {}
@@ -269,7 +273,7 @@ class Parser:
             return self._quick(line) or self._plain(line)
         # Most lines without a record differ from others of their kind in numbers only.
         kind = line.translate(None, DIGITS)
-        if kind in self._boring or (kind in self._refused_kinds and line.translate(_NOUGHTS) in self._refused):
+        if kind in self._boring:
             return _BORING
         known = self._kinds.get(kind)
         if known is not None:
@@ -278,10 +282,8 @@ class Parser:
         if mark > 0:
             return self._behind_prefix(line, mark)
         if self.grammar.undigited_finder.search(kind) is None:
-            if len(self._boring) >= REMEMBERED:
-                self._boring.clear()
             if len(kind) <= _LONG_LINE:
-                self._boring[kind] = _BORING
+                _remember(self._boring, kind, _BORING)
             return _BORING
         if self.grammar.byte_finder.search(line) is None or line.translate(_NOUGHTS) in self._refused:
             return _BORING
@@ -432,8 +434,8 @@ class Parser:
         the exact grammar, and so are heads whose values were rounded when printed.
         """
         cut = text.rfind(b", norm=")
-        template = self._heads.get(text[:cut]) if cut >= 0 else None
-        if template is None:
+        first = self._heads.get(text[:cut]) if cut >= 0 else None
+        if first is None:
             return None
         norm, opened, values = text[cut + 7 : -1].partition(b", first5=[")
         if (
@@ -452,27 +454,7 @@ class Parser:
             if not all(map(self._is_plain_number, tokens)):
                 return None
             head = tuple(map(float, tokens))
-        return Payload(
-            "event",
-            template.event,
-            template.site,
-            template.role,
-            template.layer,
-            template.shape,
-            template.rows,
-            template.width,
-            float(norm),
-            5e-5,
-            False,
-            head,
-            None,
-            template.mode,
-            template.fields,
-            "whole",
-            None,
-            None,
-            len(text),
-        )
+        return first.sibling(float(norm), head, len(text))
 
     def _is_plain_number(self, token: bytes) -> bool:
         """Tell whether a printed value was not rounded, and remember it: a log has few different ones."""
@@ -486,9 +468,7 @@ class Parser:
             return False
         if not math.isfinite(number) or not exact_in_half_precision(number):
             return False
-        if len(self._numbers) >= REMEMBERED:
-            self._numbers.clear()
-        self._numbers[token] = number
+        _remember(self._numbers, token, number)
         return True
 
     def _plain(self, text: bytes) -> Payload | None:
@@ -512,9 +492,7 @@ class Parser:
         """Remember a record's beginning, if what follows it is only a norm and a head."""
         cut = text.rfind(b", norm=")
         if cut > 0 and payload.head is not None and not payload.norm_derived and _QUICK_TAIL.fullmatch(text, cut):
-            if len(self._heads) >= REMEMBERED:
-                self._heads.clear()
-            self._heads[text[:cut]] = payload
+            _remember(self._heads, text[:cut], payload)
 
     # ------------------------------------------------------------------------------------------------ one whole line
 
@@ -579,9 +557,8 @@ class Parser:
                 search = max(reading.end, after)
                 continue
             start = max(position, at - LONGEST_BEFORE)
-            begin, prefix, whole = self._before(text[start:at], anchor)
+            begin, prefix = self._before(text[start:at], anchor)
             begin += start
-            whole = whole and start == position
             if payload.kind == "mark":
                 self._queue.append(_Entry(line, offset + at, prefix, payload))
                 marks += 1
@@ -589,9 +566,9 @@ class Parser:
                 continue
             if self._pending and text[position:begin].strip():
                 self._offer(text[position:begin], NO_PREFIX, line)
-            glued = not whole or not first or position > 0
+            glued = begin > 0 or not first
             if glued:
-                prefix = self._glue(prefix)
+                prefix = replace(prefix, peeled=False)
                 self.accounting.glued += 1
             self._count_quoted(text, after, reading.end)
             entry = _Entry(line, offset + at, prefix, payload)
@@ -617,20 +594,18 @@ class Parser:
         reading = self.grammar.read(text, at, anchor, limit)
         return reading is not None and reading.payload.kind == "event"
 
-    def _before(self, before: str, anchor: str) -> tuple[int, Prefix, bool]:
-        """Return where a record's prefix begins in the text before it, the prefix, and whether it is all there is."""
+    def _before(self, before: str, anchor: str) -> tuple[int, Prefix]:
+        """Return where a record's prefix begins in the text before it, and the prefix."""
         if not before:
-            return 0, NO_PREFIX, True
+            return 0, NO_PREFIX
         if len(before) > _LONG_BEFORE:
-            begin, prefix = self._peel(before, anchor)
-            return begin, prefix, begin == 0
+            return self._peel(before, anchor)
         key = anchor + before
         known = self._befores.get(key)
         if known is None:
-            if len(self._befores) >= REMEMBERED:
-                self._befores.clear()
-            known = self._befores[key] = self._peel(before, anchor)
-        return known[0], known[1], known[0] == 0
+            known = self._peel(before, anchor)
+            _remember(self._befores, key, known)
+        return known
 
     def _peel(self, before: str, anchor: str) -> tuple[int, Prefix]:
         end, prefix = peel(before)
@@ -655,9 +630,6 @@ class Parser:
         except TimeoutError:
             dialect.overtimes += 1
             return None
-
-    def _glue(self, prefix: Prefix) -> Prefix:
-        return replace(prefix, peeled=False)
 
     def _count_quoted(self, text: str, start: int, end: int) -> None:
         """Count what looks like a record inside a value of the record just read."""
@@ -690,12 +662,9 @@ class Parser:
     def _learn_kind(self, text: str, at: int, anchor: str, payload: Payload) -> None:
         """Count a line's kind, and make a template of it once it was read a few times."""
         kind = text.encode("latin-1").translate(None, DIGITS)
-        seen = self._kinds.get(kind, 0)
-        if not isinstance(seen, int) or (not seen and len(self._kinds) >= _KINDS):
+        if not _is_due(self._kinds, kind) or anchor not in self.grammar.steady:
             return
-        self._kinds[kind] = seen + 1
-        finder = self.grammar.undigited_finder
-        if seen + 1 != _SIGHTINGS or anchor not in self.grammar.steady or len(finder.findall(kind)) != 1:
+        if len(self.grammar.undigited_finder.findall(kind)) != 1:
             return
         columns = [getattr(payload, name) for name in _COLUMNS]
 
@@ -715,11 +684,7 @@ class Parser:
     def _learn_prefix(self, before: bytes) -> None:
         """Count a prefix's kind, and make a template of it once it was read a few times."""
         kind = before.translate(None, DIGITS)
-        seen = self._before_kinds.get(kind, 0)
-        if kind == before or not isinstance(seen, int) or (not seen and len(self._before_kinds) >= _KINDS):
-            return
-        self._before_kinds[kind] = seen + 1
-        if seen + 1 != _SIGHTINGS:
+        if kind == before or not _is_due(self._before_kinds, kind):
             return
 
         def read(probe: str) -> dict[str, Any] | None:
@@ -793,10 +758,9 @@ class Parser:
         if not self._pending or line == self._last_line:
             return
         self._last_line = line
-        longest = {"tail": TAIL_LINES, "tensor": TENSOR_LINES, "traceback": TRACEBACK_LINES}
         for entry in self._pending:
             entry.waited += 1
-            if entry.open is not None and entry.waited > longest[entry.open]:
+            if entry.open is not None and entry.waited > _PATIENCE[entry.open]:
                 entry.open = None
         self._pending = [entry for entry in self._pending if entry.open is not None]
 
@@ -947,6 +911,15 @@ class Parser:
         return True
 
 
+def _is_due(kinds: dict[bytes, Any], kind: bytes) -> bool:
+    """Count one more sighting of a kind; tell whether it is the one on which a template is made of it."""
+    seen = kinds.get(kind, 0)
+    if not isinstance(seen, int) or (not seen and len(kinds) >= _KINDS):
+        return False
+    kinds[kind] = seen + 1
+    return seen + 1 == _SIGHTINGS
+
+
 def writer_name(prefix: Prefix) -> str | None:
     """Return the process a prefix names, in words: ``Worker_TP1 pid=412``, ``DP1 TP1``; None when it names none."""
     parts = [prefix.origin] if prefix.origin else []
@@ -995,11 +968,3 @@ def _more_of_a_tensor(text: str) -> bool:
 
 def _has_numbers(text: str) -> bool:
     return _DIGITS.search(text.partition("=")[0]) is not None
-
-
-def parse(blocks: Iterable[Block], grammar: Grammar, file: str = "-") -> Iterator[Occurrence]:
-    """Read all blocks of one file; yield every record, in file order."""
-    parser = Parser(grammar, file)
-    for block in blocks:
-        yield from parser.feed(block)
-    yield from parser.close()
