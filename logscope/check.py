@@ -8,13 +8,14 @@ be decided, with the reason. It must not know what any rule looks for.
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections import deque
+from collections import Counter, deque
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from logscope.contract import Contract, load_contract
 from logscope.errors import UsageError, did_you_mean
 from logscope.model import Finding, ForwardPass, Segment, ServerEvent
+from logscope.queries.words import plural_of
 from logscope.report import Column, Report, Table, ask
 from logscope.rules import page, rules
 from logscope.rules.base import Checked, Scene
@@ -40,11 +41,6 @@ _GRAPH_BORDERS = frozenset({"graph_capture_begin", "graph_capture_end"})
 _OPENS = frozenset({"ready", "prefill_stats", "decode_stats", "request_finish"})
 # Rules that compare the records of one pass, or one pass with the next.
 _BY_PASS = frozenset({"S102", "S103", "H101", "H102", "H103", "N104", "N105", "N106", "N107", "R101"})
-# What one log alone can never show.
-_NOT_DECIDABLE = (
-    "whether the fc's output is right, whether two states after the first are exchanged before they are captured,"
-    " and whether a whole pass is scaled cannot be decided without a baseline: logscope diff GOOD THIS"
-)
 
 __all__ = ["Checker", "check", "page", "rules"]
 
@@ -411,9 +407,7 @@ def _checked_table(checked: Mapping[str, Checked], findings: Iterable[Finding]) 
         title="checked",
         caption="how much every rule looked at, and the worst value it saw",
     )
-    found: dict[str, int] = {}
-    for finding in findings:
-        found[finding.rule] = found.get(finding.rule, 0) + 1
+    found = Counter(finding.rule for finding in findings)
     known = rules()
     for code, row in checked.items():
         if row.looked:
@@ -422,9 +416,9 @@ def _checked_table(checked: Mapping[str, Checked], findings: Iterable[Finding]) 
                     "rule": code,
                     "name": known[code].name,
                     "looked_at": row.looked,
-                    "unit": row.unit if row.looked == 1 else f"{row.unit}{'es' if row.unit.endswith('s') else 's'}",
+                    "unit": row.unit if row.looked == 1 else plural_of(row.unit),
                     "worst": row.worst,
-                    "findings": found.get(code, 0),
+                    "findings": found[code],
                 }
             )
     return table
@@ -438,8 +432,6 @@ def _not_checked_table(not_checked: Mapping[str, str]) -> Table:
     )
     known = rules()
     table.rows = [{"rule": code, "name": known[code].name, "because": why} for code, why in not_checked.items()]
-    if "N201" in not_checked:
-        table.rows.append({"rule": "N201", "name": "not decidable", "because": _NOT_DECIDABLE})
     return table
 
 

@@ -194,7 +194,7 @@ def test_what_needs_a_baseline_is_said_to_be_undecidable(healthy):
         lines, passes, _ = healthy
         report = check_lines(spoil([*lines], passes))
         assert [finding for finding in report.findings if finding.severity != "note" and finding.rule[0] != "L"] == []
-        (reason,) = [row["because"] for row in report.tables["not_checked"].rows if row["name"] == "not decidable"]
+        (reason,) = [row["because"] for row in report.tables["not_checked"].rows if row["rule"] == "N201"]
         for word in ("fc", "exchanged", "scaled", "baseline"):
             assert word in reason
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from logscope.model import Place
 from logscope.queries.lineage import Trace, same_head, same_norm
-from logscope.queries.words import and_list, count, layer_name, percent
+from logscope.queries.words import and_list, count, layer_name, most_common, percent
 from logscope.rules.base import Checked, Onset, Rule, is_embedding, pass_name, register
 
 if TYPE_CHECKING:
@@ -505,7 +505,7 @@ class DraftInput(Rule):
         onset = min(onsets, key=lambda one: 0 if one.place is None else one.place.line)
         trace, read, before = onset.detail
         bad, seen = self._whole.bad + kept.bad * most, self._whole.seen + kept.seen * most
-        stale = max(self._stale, key=lambda ago: self._stale[ago], default=None)
+        stale = most_common(self._stale)
         is_stale = stale is not None and self._stale[stale] * 2 > bad
         if _is_zero(read.payload):
             what = "it is all zero"
@@ -534,7 +534,7 @@ class DraftInput(Rule):
     def why_not(self) -> str:
         """Say why none could be told."""
         if self._untold:
-            return max(self._untold, key=lambda reason: self._untold[reason])
+            return str(most_common(self._untold))
         return super().why_not()
 
     def checked(self) -> Checked:
@@ -633,3 +633,11 @@ class Frozen(Rule):
 @register("N201", "drift", "warning", group="norms", needs="a second run to compare with: logscope diff GOOD THIS")
 class Drift(Rule):
     """A state's rms differs from that of a good run. ``check`` never decides it: it is ``diff``'s."""
+
+    def why_not(self) -> str:
+        """Say what one log alone can never show."""
+        return (
+            "whether the fc's output is right, whether two states after the first are exchanged before they are"
+            " captured, and whether a whole pass is scaled cannot be decided without a baseline: logscope diff GOOD"
+            " THIS"
+        )
