@@ -149,6 +149,12 @@ def test_dummy_passes_are_never_serving(run):
     assert "hidden by CUDA graphs" in report.headline
 
 
+def test_graphs_of_every_device_are_counted():
+    """Case 22: decode lines say cuda, npu or cpu graph; the one of a cpu says that none was used."""
+    report = of(case("22"))
+    assert [row["graphs"] for row in report.tables["segments"].rows] == ["replayed in 6 of 7 decode lines"]
+
+
 @pytest.mark.parametrize("name", ["36a", "36b"])
 def test_copies_of_eight_writers_are_one_capture(name):
     """Eight unmarked writers: passes, captures and joined width are those of one of them, and copies says eight."""

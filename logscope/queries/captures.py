@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from logscope.model import CAPTURE_EVENTS, ForwardPass, ServerEvent, states
 from logscope.queries.clock import writer_label
-from logscope.queries.setup import Graphs, Hidden, hidden_sizes
+from logscope.queries.setup import Graphs, hidden_facts, hidden_of, hidden_sizes
 from logscope.queries.tables import TELLING, table, without_empty
 from logscope.queries.tally import Tally
 from logscope.queries.words import (
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from logscope.model import Segment
+    from logscope.queries.setup import Sizes
     from logscope.queries.tally import Bucket
 
 MAX_ROWS = 40
@@ -185,7 +186,7 @@ class Captures:
         return report
 
 
-def phase_row(bucket: Bucket, sizes: dict[tuple[str, int, str | None], Hidden]) -> dict[str, Any]:
+def phase_row(bucket: Bucket, sizes: Sizes) -> dict[str, Any]:
     """Return what one bucket of target passes captured, as a row."""
     key = bucket.key
     usual = bucket.usual
@@ -251,12 +252,11 @@ def per_pass(bucket: Bucket) -> int | str | None:
     return ", ".join(f"{number} in {passes:,}" for number, passes in sorted(numbers.items(), key=lambda each: -each[1]))
 
 
-def joined_words(bucket: Bucket, sizes: dict[tuple[str, int, str | None], Hidden]) -> list[str]:
+def joined_words(bucket: Bucket, sizes: Sizes) -> list[str]:
     """Return the joined widths of a bucket as k x hidden, the most common first."""
-    key = bucket.key
-    size = sizes.get((key.file, key.segment, key.site))
+    hidden = hidden_of(bucket, sizes)
     ordered = sorted(bucket.joins.items(), key=lambda each: -each[1][0])
-    words = [states(width, size.size if size else None) for (_, width), _ in ordered if width is not None]
+    words = [states(width, hidden) for (_, width), _ in ordered if width is not None]
     return list(dict.fromkeys(words))
 
 
@@ -267,15 +267,15 @@ def copies_words(bucket: Bucket, events: Iterable[str] = CAPTURE_EVENTS) -> str:
     return span(min(copies), max(copies)) if copies else ""
 
 
-def _layer_rows(bucket: Bucket, sizes: dict[tuple[str, int, str | None], Hidden]) -> list[dict[str, Any]]:
+def _layer_rows(bucket: Bucket, sizes: Sizes) -> list[dict[str, Any]]:
     key = bucket.key
-    size = sizes.get((key.file, key.segment, key.site))
+    hidden = hidden_of(bucket, sizes)
     rows = []
     for cell in sorted(bucket.cells.values(), key=lambda cell: -1 if cell.layer is None else cell.layer):
         if cell.event not in CAPTURE_EVENTS:
             continue
         heights = [shape[0] for shape in cell.shapes if len(shape) > 1]
-        widths = dict.fromkeys(states(shape[-1], size.size if size else None) for shape in cell.shapes)
+        widths = dict.fromkeys(states(shape[-1], hidden) for shape in cell.shapes)
         rows.append(
             {
                 "file": key.file,
@@ -421,7 +421,7 @@ def copies_notes(tally: Tally, buckets: Iterable[Bucket]) -> list[str]:
 def _headline(
     serving: Sequence[Bucket],
     apart: Sequence[Bucket],
-    sizes: dict[tuple[str, int, str | None], Hidden],
+    sizes: Sizes,
     hidden_by_graphs: Sequence[tuple[Segment, str]],
     tally: Tally,
 ) -> str:
@@ -449,7 +449,7 @@ def in_run(tally: Tally, file: str, segment: int, said: str) -> str:
     return f"{name}: {said}" if name else said
 
 
-def captured_words(buckets: Iterable[Bucket], sizes: dict[tuple[str, int, str | None], Hidden], tally: Tally) -> str:
+def captured_words(buckets: Iterable[Bucket], sizes: Sizes, tally: Tally) -> str:
     """Return what target passes captured: ``3 per target pass (layers 3, 31, 59) in extend and verify, joined ...``.
 
     Passes that captured and joined the same are named together; where there are several runs, each is named.
@@ -472,17 +472,14 @@ def captured_words(buckets: Iterable[Bucket], sizes: dict[tuple[str, int, str | 
 
 def _facts(
     serving: Sequence[Bucket],
-    sizes: dict[tuple[str, int, str | None], Hidden],
+    sizes: Sizes,
     hidden_by_graphs: Sequence[tuple[Segment, str]],
 ) -> dict[str, Any]:
     return {
         "hidden_captures": sum(bucket.captures for bucket in serving),
         "target_passes": sum(bucket.passes for bucket in serving),
         "layers": captured_layers(serving),
-        "hidden": [
-            {"file": file, "segment": segment, "site": site, "size": size.size, "evidence": size.evidence}
-            for (file, segment, site), size in sizes.items()
-        ],
+        "hidden": hidden_facts(sizes),
         "hidden_by_graph": [segment.number for segment, _ in hidden_by_graphs],
         "evidence": most_evidence(serving),
     }

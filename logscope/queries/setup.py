@@ -6,7 +6,7 @@ not guess: what nothing in the log shows is None.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from logscope.model import CAPTURE_EVENTS, Place, Segment, ServerEvent
 from logscope.queries.words import count, most_common
@@ -14,6 +14,8 @@ from logscope.queries.words import count, most_common
 if TYPE_CHECKING:
     from logscope.queries.tally import Bucket, Tally
 
+# What a decode line calls its graphs: other devices print theirs in the same place, and hide prints as well.
+GRAPHS = ("cuda_graph", "npu graph", "cpu graph")
 ADVICE = "rerun with --disable-cuda-graph to see them"
 
 
@@ -24,13 +26,31 @@ class Hidden(NamedTuple):
     evidence: str
 
 
-def hidden_sizes(tally: Tally) -> dict[tuple[str, int, str | None], Hidden]:
+# By (file, segment, site).
+Sizes: TypeAlias = dict[tuple[str, int, str | None], Hidden]
+
+
+def hidden_of(bucket: Bucket, sizes: Sizes) -> int | None:
+    """Return the hidden size of the model whose passes a bucket holds, None when it is not known."""
+    size = sizes.get((bucket.key.file, bucket.key.segment, bucket.key.site))
+    return size.size if size is not None else None
+
+
+def hidden_facts(sizes: Sizes) -> list[dict[str, Any]]:
+    """Return every hidden size and what shows it, as plain values."""
+    return [
+        {"file": file, "segment": segment, "site": site, "size": size.size, "evidence": size.evidence}
+        for (file, segment, site), size in sizes.items()
+    ]
+
+
+def hidden_sizes(tally: Tally) -> Sizes:
     """Return the hidden size per (file, segment, site).
 
     Best evidence first: the width of the captures; a joined width over the number of joined states; the output of the
     draft's fc; a capture plan. A draft site without a width of its own takes the target's.
     """
-    sizes: dict[tuple[str, int, str | None], Hidden] = {}
+    sizes: Sizes = {}
     targets: dict[tuple[str, int], Hidden] = {}
     for evidence in (_from_captures, _from_joins, _from_fc):
         for bucket in tally.buckets.values():
@@ -98,8 +118,7 @@ class Graphs:
         key = (item.file, item.segment)
         if payload.fields.get("accept_len") is not None:
             self._speculating.add(key)
-        # Other devices print "npu graph" or "cpu graph" in the same place; prints are hidden there as well.
-        said = next((payload.fields[name] for name in ("cuda_graph", "npu graph") if name in payload.fields), None)
+        said = next((payload.fields[name] for name in GRAPHS if name in payload.fields), None)
         if said is True:
             self._replayed[key] = self._replayed.get(key, 0) + 1
             self._first_replay.setdefault(key, item.place)

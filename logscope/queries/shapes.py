@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from logscope.model import CAPTURE_EVENTS, ForwardPass, Place, states
 from logscope.queries.captures import in_run
-from logscope.queries.setup import Hidden, hidden_sizes
+from logscope.queries.setup import hidden_facts, hidden_of, hidden_sizes
 from logscope.queries.tables import TELLING, table
 from logscope.queries.tally import Tally
 from logscope.queries.widths import WidthErrors
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from logscope.model import Segment
+    from logscope.queries.setup import Sizes
     from logscope.queries.tally import Bucket, Cell
 
 MAX_LISTED = 200
@@ -161,18 +162,14 @@ class Shapes:
         report.notes = self._explanations(sizes)
         report.headline = self._headline(buckets or apart, sizes, serving=bool(buckets))
         report.facts = {
-            "hidden": [
-                {"file": file, "segment": segment, "site": site, "size": size.size, "evidence": size.evidence}
-                for (file, segment, site), size in sizes.items()
-            ],
+            "hidden": hidden_facts(sizes),
             "shapes": len(rows) + left_out,
         }
         return report
 
-    def _kind_rows(self, bucket: Bucket, sizes: dict[tuple[str, int, str | None], Hidden]) -> list[dict[str, Any]]:
+    def _kind_rows(self, bucket: Bucket, sizes: Sizes) -> list[dict[str, Any]]:
         key = bucket.key
-        size = sizes.get((key.file, key.segment, key.site))
-        hidden = size.size if size else None
+        hidden = hidden_of(bucket, sizes)
         grouped: dict[tuple[str, int], list[tuple[Cell, tuple[int, ...], int]]] = {}
         for cell in bucket.cells.values():
             for shape, (number, _) in cell.shapes.items():
@@ -223,14 +220,14 @@ class Shapes:
         return "requests" if key.phase == "decode" else "not known"
 
     def _shape_rows(
-        self, buckets: Iterable[Bucket], sizes: dict[tuple[str, int, str | None], Hidden], more: tuple[str, ...]
+        self, buckets: Iterable[Bucket], sizes: Sizes, more: tuple[str, ...]
     ) -> tuple[list[dict[str, Any]], int]:
         """Return one row per distinct shape of a run, by width and rows, and how many are left out."""
         found: dict[tuple[Any, ...], dict[str, Any]] = {}
         left_out = 0
         for bucket in buckets:
             key = bucket.key
-            size = sizes.get((key.file, key.segment, key.site))
+            hidden = hidden_of(bucket, sizes)
             entries = [
                 (shape, cell_name(cell, key.role), number, line)
                 for cell in bucket.cells.values()
@@ -241,7 +238,7 @@ class Shapes:
                 if (file, segment, group, phase, during) == (*key[:3], key.phase, key.during) and key.role == "draft":
                     entries.append((shape, "embeds", number, line))
             for shape, name, number, line in entries:
-                named = axes(shape, size.size if size else None)
+                named = axes(shape, hidden)
                 at = (*key[:3], named, *(getattr(key, field) for field in more))
                 row = found.get(at)
                 if row is None:
@@ -270,7 +267,7 @@ class Shapes:
 
     # -- what needs words ---------------------------------------------------------------------------------------------
 
-    def _explanations(self, sizes: dict[tuple[str, int, str | None], Hidden]) -> list[str]:
+    def _explanations(self, sizes: Sizes) -> list[str]:
         tally = self._tally
         notes = [said for _, said in self._errors.words(tally, sizes)]
         for (file, number), segment in tally.segments.items():
@@ -284,9 +281,7 @@ class Shapes:
         notes += _models(sizes)
         return notes
 
-    def _within(
-        self, segment: Segment, buckets: list[Bucket], sizes: dict[tuple[str, int, str | None], Hidden]
-    ) -> list[str]:
+    def _within(self, segment: Segment, buckets: list[Bucket], sizes: Sizes) -> list[str]:
         """Explain what a reader would stumble over inside one run."""
         notes = []
         where = (segment.file, segment.number)
@@ -364,17 +359,15 @@ class Shapes:
         why = "a difference of configuration in rows, not of states and not an error"
         return [f"verify reads {and_list(parts)}, because num_draft_tokens is {numbers}: {why}"]
 
-    def _headline(
-        self, buckets: list[Bucket], sizes: dict[tuple[str, int, str | None], Hidden], *, serving: bool
-    ) -> str:
+    def _headline(self, buckets: list[Bucket], sizes: Sizes, *, serving: bool) -> str:
         if not buckets:
             return "no forward pass is printed in this log, so there is no shape to explain."
         hidden = sorted({size.size for size in sizes.values()})
         joined: list[str] = []
         for bucket in buckets:
             if bucket.key.role == "target":
-                size = sizes.get((bucket.key.file, bucket.key.segment, bucket.key.site))
-                joined += [states(width, size.size if size else None) for _, width in bucket.joins if width is not None]
+                size = hidden_of(bucket, sizes)
+                joined += [states(width, size) for _, width in bucket.joins if width is not None]
         rows = [
             f"{bucket.key.phase} {span(bucket.rows_min, bucket.rows_max)}"
             for bucket in buckets
@@ -465,7 +458,7 @@ def _odd_rows(buckets: list[Bucket], draft_tokens: int | None) -> list[str]:
     return notes
 
 
-def _models(sizes: dict[tuple[str, int, str | None], Hidden]) -> list[str]:
+def _models(sizes: Sizes) -> list[str]:
     """Say when models of different hidden size print into one run."""
     seen: dict[tuple[str, int], dict[int, str]] = {}
     for (file, segment, site), size in sizes.items():

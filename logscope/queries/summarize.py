@@ -32,7 +32,7 @@ from logscope.queries.norms import (
     variant_notes,
     zero_notes,
 )
-from logscope.queries.setup import Graphs, Hidden, hidden_sizes
+from logscope.queries.setup import Graphs, hidden_of, hidden_sizes
 from logscope.queries.shapes import state_name
 from logscope.queries.tables import FILE, SEGMENT, SITE, SOURCE, table, without_empty
 from logscope.queries.tally import Tally
@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from logscope.model import ServerEvent
+    from logscope.queries.setup import Sizes
     from logscope.queries.tally import Bucket, Cell
     from logscope.queries.widths import Wrong
 
@@ -323,7 +324,7 @@ class Summarize:
         context: Context,
         serving: Sequence[Bucket],
         apart: Sequence[Bucket],
-        sizes: dict[tuple[str, int, str | None], Hidden],
+        sizes: Sizes,
     ) -> list[Note]:
         """Return what must be known first, the most important first."""
         tally = self._tally
@@ -407,7 +408,7 @@ class Summarize:
         self,
         serving: Sequence[Bucket],
         apart: Sequence[Bucket],
-        sizes: dict[tuple[str, int, str | None], Hidden],
+        sizes: Sizes,
         accept: Sequence[dict[str, Any]],
         notes: Sequence[Note],
     ) -> str:
@@ -427,7 +428,7 @@ class Summarize:
             said = captured_words(others, sizes, self._tally)
             parts.append(f"no target pass while serving; hidden captures in warm-up: {said}")
         else:
-            parts.append("no target pass while serving" if serving or apart else self._without_passes())
+            parts.append("no target pass while serving" if serving or apart else self._without_passes(accept))
         lengths = [row for row in accept if row["accept_len_mean"] is not None]
         if len(lengths) == 1:
             parts.append(f"accept len {lengths[0]['accept_len_mean']:.2f}")
@@ -442,14 +443,14 @@ class Summarize:
         trouble = next((note.headline for note in notes if note.headline), None)
         return "; ".join([trouble, *parts] if trouble else parts) + "."
 
-    def _without_passes(self) -> str:
+    def _without_passes(self, accept: Sequence[dict[str, Any]]) -> str:
         """Say what a log holds that prints no forward pass."""
         lines = [
             count(self._seen[event], words)
             for event, words in (("decode_stats", "decode line"), ("prefill_stats", "prefill line"))
             if self._seen.get(event)
         ]
-        speculating = any(row["lines"] for row in self._accept_rows())
+        speculating = any(row["lines"] for row in accept)
         said = f"; {and_list(lines)}" if lines else ""
         return f"no forward pass is printed{said}" + ("" if speculating or not lines else ", none with an accept len")
 
@@ -457,7 +458,7 @@ class Summarize:
         self,
         context: Context,
         serving: Sequence[Bucket],
-        sizes: dict[tuple[str, int, str | None], Hidden],
+        sizes: Sizes,
         notes: Sequence[Note],
     ) -> dict[str, Any]:
         segments = list(self._tally.segments.values())
@@ -522,12 +523,10 @@ def _phase_rows(buckets: Iterable[Bucket]) -> list[dict[str, Any]]:
     return rows
 
 
-def _state_rows(
-    bucket: Bucket, sizes: dict[tuple[str, int, str | None], Hidden], *, captures: bool
-) -> list[dict[str, Any]]:
+def _state_rows(bucket: Bucket, sizes: Sizes, *, captures: bool) -> list[dict[str, Any]]:
     """Return one row for each captured layer, or for each other state, of a bucket."""
     key = bucket.key
-    size = sizes.get((key.file, key.segment, key.site))
+    hidden = hidden_of(bucket, sizes)
     norms = {(row["event"], row["layer"]): row for row in norm_rows(bucket)}
     rows = []
     for cell in bucket.cells.values():
@@ -548,7 +547,7 @@ def _state_rows(
                 "count": cell.count,
                 "damaged": cell.damaged,
                 "copies": most_common(cell.copies),
-                "shapes": _shape_words(cell, size.size if size else None),
+                "shapes": _shape_words(cell, hidden),
                 "first": str(cell.first),
                 **{column.name: known.get(column.name) for column in _STATISTICS},
             }
@@ -613,17 +612,16 @@ def _apart_rows(buckets: Sequence[Bucket]) -> list[dict[str, Any]]:
     return list(rows.values())
 
 
-def _joined_notes(buckets: Sequence[Bucket], sizes: dict[tuple[str, int, str | None], Hidden]) -> list[str]:
+def _joined_notes(buckets: Sequence[Bucket], sizes: Sizes) -> list[str]:
     """Say when the embedding is among the joined states: the state most often joined by mistake."""
     notes = []
     for bucket in buckets:
         layers = bucket.usual
         if bucket.key.role != "target" or not layers or 0 not in layers or not bucket.joins:
             continue
-        size = sizes.get((bucket.key.file, bucket.key.segment, bucket.key.site))
         number, width = most_common({key: each[0] for key, each in bucket.joins.items()})
         if number is not None and number == len(layers):
-            joined = states(width, size.size if size else None)
+            joined = states(width, hidden_of(bucket, sizes))
             notes.append(
                 f"{joined} is joined in {bucket.key.phase}: {layer_list(layers)}; whether the draft was trained on the "
                 "embedding is for its config to say (logscope check --contract)"

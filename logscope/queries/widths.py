@@ -14,7 +14,7 @@ from logscope.queries.words import count, layer_list, whole_numbers
 
 if TYPE_CHECKING:
     from logscope.model import Payload
-    from logscope.queries.setup import Hidden
+    from logscope.queries.setup import Sizes
     from logscope.queries.sizes import SizeReading
     from logscope.queries.tally import Tally
     from logscope.report import Item
@@ -68,7 +68,7 @@ class WidthErrors:
         if key not in known and len(self.found) < MAX_KEPT:
             self.found.append(Wrong(event, fields, place, segment, self._last.get((place.file, segment))))
 
-    def words(self, tally: Tally, sizes: dict[tuple[str, int, str | None], Hidden]) -> list[tuple[Wrong, str]]:
+    def words(self, tally: Tally, sizes: Sizes) -> list[tuple[Wrong, str]]:
         """Explain each that is a matter of states: which came, which were due, and that rows are not states."""
         out = []
         for wrong in self.found:
