@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from math import gcd
 from typing import TYPE_CHECKING, Any
 
+from logscope.queries.words import count
+
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
@@ -137,13 +139,19 @@ def _matmul(
     parts = [f"the input is {multiple(got, unit)} wide, the weight takes {multiple(want, unit)}{gives}"]
     if unit is not None:
         parts.append(_states_words(got // unit, want // unit))
-        if known is not None:
-            parts.append(f"{unit} is {known}")
+        parts.append(f"{unit} is {known}")
     else:
         parts.append("the two widths are no multiples of one hidden size")
     parts.extend(_vocabulary(got, want))
     if rows is not None:
         parts.append(_rows_words(rows, unit))
+    return _reading(parts, got, want, unit, known, rows)
+
+
+def _reading(
+    parts: list[str], got: int, want: int, unit: int | None, known: str | None, rows: int | None = None
+) -> SizeReading:
+    """Return two sizes read as a number of states each, where there is a unit."""
     return SizeReading(
         text="; ".join(parts),
         got=multiple(got, unit),
@@ -167,17 +175,13 @@ def _states_words(got: int, want: int) -> str:
     """Say how many states there are and how many were due; no reading goes further than the numbers."""
     if want == 1:
         part = {2: "half", 3: "a third", 4: "a quarter", 8: "an eighth"}.get(got, f"one {got}th")
-        return f"{_states(got)} where one was due, or a whole tensor where {part} of it was meant"
+        return f"{count(got, 'state')} where one was due, or a whole tensor where {part} of it was meant"
     off = abs(got - want)
     much = "missing" if got < want else "too many"
-    text = f"{_states(got)} where {want} were due: {off} {much}"
+    text = f"{count(got, 'state')} where {want} were due: {off} {much}"
     if got > want + 8:
         text += f" ({got} would be every state of a model with {got - 1} layers, the embedding included)"
     return text
-
-
-def _states(number: int) -> str:
-    return "1 state" if number == 1 else f"{number} states"
 
 
 def _vocabulary(*widths: int) -> list[str]:
@@ -192,29 +196,20 @@ def _tensors(
     got: int, want: int, *, named: bool, seen: bool, hidden: int | None, hidden_from: str | None
 ) -> SizeReading:
     unit, known = _unit(got, want, hidden, hidden_from, None)
-    sides = "expected {want}, got {got}" if named else "{want} against {got}"
-    text = sides.format(want=multiple(want, unit), got=multiple(got, unit))
-    parts = [text]
+    due, came = multiple(want, unit), multiple(got, unit)
+    parts = [f"expected {due}, got {came}" if named else f"{due} against {came}"]
     if unit is not None:
         if named or seen:
             parts.append(_states_words(got // unit, want // unit))
         else:
-            parts.append(f"{_states(want // unit)} against {got // unit}")
+            parts.append(f"{count(want // unit, 'state')} against {got // unit}")
         if seen:
             parts.append(f"the log prints a joined state {got} wide, so that side was delivered")
         parts.append(f"{unit} is {known}")
     elif max(got, want) < _SMALLEST_HIDDEN:
         parts.append("too small for widths of hidden states; both may count rows (tokens)")
     parts.extend(_vocabulary(got, want))
-    return SizeReading(
-        text="; ".join(parts),
-        got=multiple(got, unit),
-        want=multiple(want, unit),
-        got_states=None if unit is None else got // unit,
-        want_states=None if unit is None else want // unit,
-        unit=unit,
-        unit_from=known,
-    )
+    return _reading(parts, got, want, unit, known)
 
 
 def _weights(fields: Mapping[str, Any], hidden: int | None) -> SizeReading | None:
@@ -226,7 +221,7 @@ def _weights(fields: Mapping[str, Any], hidden: int | None) -> SizeReading | Non
     got, want = (" by ".join(map(str, shape)) or "no axis" for shape in (loaded, parameter))
     parts = [f"the checkpoint's weight is {got}, the parameter{name} is {want}"]
     if len(loaded) != len(parameter):
-        parts.append(f"{_axes(len(loaded))} where {len(parameter)} were due")
+        parts.append(f"{count(len(loaded), 'axis', 'axes')} where {len(parameter)} were due")
     else:
         for axis, (one, other) in enumerate(zip(loaded, parameter, strict=True)):
             if one != other:
@@ -236,7 +231,3 @@ def _weights(fields: Mapping[str, Any], hidden: int | None) -> SizeReading | Non
                 parts.append(f"axis {axis} differs: {one} against {other}{reading}")
     parts.extend(_vocabulary(*{size for size in (*loaded, *parameter) if isinstance(size, int)}))
     return SizeReading("; ".join(parts), got, want)
-
-
-def _axes(number: int) -> str:
-    return "1 axis" if number == 1 else f"{number} axes"
