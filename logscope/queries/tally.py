@@ -397,4 +397,4 @@ class Tally:
 def num_aux(payload: Payload) -> int | None:
     """Return the number of joined states a ``forward_end`` or ``aux_concat`` prints, under whichever key."""
     value = payload.fields.get("num_aux", payload.fields.get("count"))
-    return value if isinstance(value, int) else None
+    return value if isinstance(value, int) and not isinstance(value, bool) else None

@@ -19,13 +19,14 @@ from logscope.model import CAPTURE_EVENTS, Finding, Place
 from logscope.queries.accept import Accept
 from logscope.queries.failures import Failures
 from logscope.queries.lineage import Follower, Identity, Trace, identity, same_head, same_norm
+from logscope.queries.tally import num_aux
 from logscope.queries.words import count, percent
 from logscope.versions import EraWatch, Known
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from logscope.contract import Contract
+    from logscope.contract import Contract, Reading
     from logscope.model import ForwardPass, Occurrence, Payload, Record, Segment, ServerEvent, Severity
 
 # Passes without a join that are remembered as possible pieces of the next one with a join.
@@ -134,6 +135,11 @@ class Scene:
     def era(self) -> Known:
         """The era of SGLang: as the user gives it, else as the log tells it."""
         return self._given if self._given is not None else self.watch.known()
+
+    @property
+    def readings(self) -> tuple[Reading, ...]:
+        """The contract's layers as this era and target print them; none without a contract that names layers."""
+        return () if self.contract is None else self.contract.readings(self.era.era, self.watch.target_type)
 
     @property
     def is_eagle3(self) -> bool:
@@ -402,11 +408,9 @@ class View:
         """How many states were joined, as the join prints it, else as ``forward_end`` does."""
         end = self.first.get("forward_end")
         for record in (self.join, end):
-            if record is not None:
-                for key in ("num_aux", "count"):
-                    value = record.payload.fields.get(key)
-                    if isinstance(value, int):
-                        return value
+            value = num_aux(record.payload) if record is not None else None
+            if value is not None:
+                return value
         shapes = end.payload.fields.get("shapes") if end is not None else None
         return len(shapes) if isinstance(shapes, list) else None
 

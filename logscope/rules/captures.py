@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from logscope.contract import DEFAULT_STATES
 from logscope.model import Place, states
+from logscope.queries.setup import GRAPHS
 from logscope.queries.words import count, layer_list, whole_numbers
 from logscope.rules.base import Checked, Onset, Rule, is_embedding, pass_name, register
 from logscope.versions import ERA_WORDS, default_layers
@@ -86,7 +87,7 @@ class NoneInVerify(Rule):
         fields = event.payload.fields
         if event.payload.event != "decode_stats" or event.during != "serving":
             return
-        if any(fields.get(name) is True for name in ("cuda_graph", "npu graph", "cpu graph")):
+        if any(fields.get(name) is True for name in GRAPHS):
             self._graph = True
         elif fields.get("accept_len") is not None and fields.get("cuda_graph") is False:
             self._sign(event.place)
@@ -276,7 +277,7 @@ class LayerSet(Rule):
         A single pass that lacks layers comes after the others: the first pass may be the odd one. The most frequent set
         is no measure: after a fault it is the faulty one.
         """
-        asked = {reading.layers for reading in self._readings()}
+        asked = {reading.layers for reading in self.scene.readings}
         most = max(len(one.layers) for one in sets)
 
         def odd(one: _Layers) -> bool:
@@ -284,10 +285,6 @@ class LayerSet(Rule):
             return sets[one].count == 1 and (lacks or bool(one.twice) or not one.rising)
 
         return min(sets, key=lambda one: (one.layers not in asked or bool(one.twice), odd(one), sets[one].start))
-
-    def _readings(self) -> tuple[Reading, ...]:
-        contract = self.scene.contract
-        return () if contract is None else contract.readings(self.scene.era.era, self.scene.watch.target_type)
 
     def findings(self) -> Iterator[Finding]:
         """Answer for the run's first set against the contract, then for every set that differs from it."""
@@ -344,8 +341,7 @@ class LayerSet(Rule):
         contract = self.scene.contract
         if contract is None:
             return
-        watch, era = self.scene.watch, self.scene.era
-        readings = contract.readings(era.era, watch.target_type)
+        era, readings = self.scene.era, self.scene.readings
         if not readings:
             yield from self._default(main, seen)
             return
@@ -353,7 +349,7 @@ class LayerSet(Rule):
             if len(readings) > 1:
                 yield self._either(main, seen, readings, era.how)
             return
-        every = contract.readings(None, watch.target_type)
+        every = contract.readings(None, self.scene.watch.target_type)
         other = next((reading for reading in every if reading.layers == main.layers), None)
         expected = readings[0]
         how = "" if era.era is None or expected.era is None else f" ({era.how})"
@@ -503,8 +499,7 @@ class Embedding(Rule):
         """Answer unless the contract asks for layer 0."""
         if not self._onset:
             return
-        contract, era = self.scene.contract, self.scene.era.era
-        readings = contract.readings(era, self.scene.watch.target_type) if contract is not None else ()
+        contract, readings = self.scene.contract, self.scene.readings
         if any(0 in reading.layers for reading in readings):
             return
         record, join, joined = self._onset.detail
@@ -575,14 +570,12 @@ class ImpossibleLayer(Rule):
         depth = contract.target_num_hidden_layers if contract is not None else None
         if self._plan is not None:
             payload, place = self._plan
-            planned, printed = (
-                whole_numbers(payload.fields.get("layers_to_capture")),
-                payload.fields.get("num_hidden_layers"),
-            )
+            planned = whole_numbers(payload.fields.get("layers_to_capture"))
+            printed = payload.fields.get("num_hidden_layers")
             depth = printed if isinstance(printed, int) else depth
             if planned is not None and depth is not None:
                 return tuple(planned), depth, place, "the capture plan"
-        readings = contract.readings(self.scene.era.era, self.scene.watch.target_type) if contract is not None else ()
+        readings = self.scene.readings
         if depth is None or not readings:
             return None
         # With two readings only what is impossible in both is certain.

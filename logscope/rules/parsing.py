@@ -9,6 +9,8 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from logscope.model import DEBUG_EVENTS, Place
+from logscope.queries.setup import GRAPHS
+from logscope.queries.tally import num_aux
 from logscope.queries.words import count
 from logscope.rules.base import Checked, Rule, is_embedding, register
 
@@ -17,8 +19,6 @@ if TYPE_CHECKING:
 
     from logscope.model import Finding, Payload, ServerEvent
     from logscope.rules.base import Scene, View
-
-_GRAPHS = ("cuda_graph", "npu graph", "cpu graph")
 
 
 class _Places:
@@ -146,7 +146,7 @@ class HiddenByGraph(Rule):
         """Take a statistics line."""
         if event.payload.event != "decode_stats":
             return
-        said = [event.payload.fields.get(name) for name in _GRAPHS]
+        said = [event.payload.fields.get(name) for name in GRAPHS]
         if True in said:
             self._with += 1
             self._first = self._first or event.place
@@ -223,16 +223,11 @@ def _contradicts(payload: Payload, hidden: int | None) -> str | None:
         return "an embedding capture with residual_is_none=False; the embedding has no residual yet"
     if payload.event == "layer_capture" and residual is True and not is_embedding(payload):
         return "a layer capture with residual_is_none=True; only the embedding has no residual"
-    joined = fields.get("num_aux", fields.get("count"))
+    joined = num_aux(payload)
     wide = payload.width // hidden if hidden and payload.width and payload.width % hidden == 0 else None
-    if payload.event == "aux_concat" and isinstance(joined, int) and joined > 1 and wide not in (joined, None):
+    if payload.event == "aux_concat" and joined is not None and joined > 1 and wide not in (joined, None):
         return f"an aux concat of {joined} states that is {wide} states wide"
     shapes = fields.get("shapes")
-    if (
-        payload.event == "forward_end"
-        and isinstance(joined, int)
-        and isinstance(shapes, list)
-        and len(shapes) != joined
-    ):
+    if payload.event == "forward_end" and joined is not None and isinstance(shapes, list) and len(shapes) != joined:
         return f"a forward end of {joined} states that lists {len(shapes)} shapes"
     return None

@@ -235,7 +235,7 @@ class AuxWidth(Rule):
     def _named(self, have: int, want: int, seen: _Joined) -> str:
         """Name the extra or the missing state, as far as the captures tell."""
         known = [layer for layer in (seen.joined if seen.joined is not None else seen.captured) if layer is not None]
-        readings = self._readings()
+        readings = [reading.layers for reading in self.scene.readings]
         asked = set(readings[0]) if len(readings) == 1 else None
         if have > want:
             if seen.embedding is not None and not any(0 in layers for layers in readings):
@@ -253,13 +253,6 @@ class AuxWidth(Rule):
         if len(readings) == 1 and len(missing) == want - have:
             return f"{layer_list(missing)} {'is' if len(missing) == 1 else 'are'} missing"
         return f"{count(want - have, 'state')} {'is' if want - have == 1 else 'are'} missing"
-
-    def _readings(self) -> list[tuple[int, ...]]:
-        contract = self.scene.contract
-        if contract is None:
-            return []
-        watch = self.scene.watch
-        return [reading.layers for reading in contract.readings(self.scene.era.era, watch.target_type)]
 
     def _help(self, got: int, due: _Due, seen: _Joined) -> str:
         if not due.proven:
