@@ -12,7 +12,7 @@ from collections import Counter, deque
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from logscope.copies import near
-from logscope.model import CAPTURE_EVENTS, Place, states
+from logscope.model import CAPTURE_EVENTS, Finding, Place, states
 from logscope.queries.lineage import same_head, same_norm
 from logscope.queries.words import count, layer_name, percent
 from logscope.rules.base import Checked, Onset, Rule, pass_name, register
@@ -20,7 +20,7 @@ from logscope.rules.base import Checked, Onset, Rule, pass_name, register
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from logscope.model import Finding, ForwardPass, Occurrence, Payload, Record, Segment, ServerEvent, Severity
+    from logscope.model import ForwardPass, Occurrence, Payload, Record, Segment, ServerEvent, Severity
     from logscope.rules.base import Scene, View
 
 # Below this two ranks may differ by the order in which they add numbers up (the largest noise of two equal runs).
@@ -381,20 +381,17 @@ class RankDisagreement(_Copies):
         for record in item.records:
             key = (item.role, record.payload.event, record.payload.layer)
             seen = self._missing.get(key)
+            if seen is None:
+                seen = self._missing[key] = _Missing()
             if record.copies >= expected:
-                if seen is None:
-                    seen = self._missing[key] = _Missing()
                 # Only now is it certain that the missing ones were not simply still to come.
                 for late, one in seen.waiting:
                     seen.onset.fault(late, one, (one.copies, expected))
                 seen.waiting.clear()
                 seen.full = item
                 seen.onset.good(item)
-            else:
-                if seen is None:
-                    seen = self._missing[key] = _Missing()
-                if len(seen.waiting) < 1024:
-                    seen.waiting.append((item, record))
+            elif len(seen.waiting) < 1024:
+                seen.waiting.append((item, record))
 
     def findings(self) -> Iterator[Finding]:
         """Answer with the first difference of values (noise: a note), and with records one writer never prints."""
@@ -620,8 +617,6 @@ def _pair(one: RankFile, other: RankFile, select: set[str]) -> Iterator[Finding]
     if alike < _SAME_FORM * common or (not marked and equal < _MARKED_OR_EQUAL * common):
         return
     share = f"{equal:,} of {count(common, 'pass')} equal ({percent(equal, common)})"
-    from logscope.model import Finding  # noqa: PLC0415 - for typing only above
-
     if shape is not None and "S103" in select:
         yield Finding(
             "S103",
