@@ -161,11 +161,6 @@ class Comparison:
     alone: dict[Alone, tuple[int, Spot]] = field(default_factory=dict)
     fragments: list[Fragment] = field(default_factory=list)
 
-    @property
-    def compared(self) -> int:
-        """The number of pairs of states that were compared."""
-        return sum(cell.pairs for cell in self.cells.values())
-
 
 def compare(alignment: Alignment, terms: Terms) -> Comparison:
     """Judge every pair of an alignment, in the order of the runs."""

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 from logscope.model import CAPTURE_EVENTS
+from logscope.queries.tally import num_aux
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Sequence
@@ -386,14 +387,6 @@ class PassStore:
         """Return mode, number of states and the rest."""
         return self.tables.details.values[self._detail[record]]
 
-    def norm(self, record: int) -> float | None:
-        """Return the printed norm."""
-        return None if self._flags[record] & _NORMLESS else self._norm[record]
-
-    def slack(self, record: int) -> float:
-        """Return half the last printed digit of the norm."""
-        return self._slack[record]
-
     def head(self, record: int) -> array[float]:
         """Return the first values, empty when none are printed."""
         return self._head[self._head_start[record] : self._head_start[record + 1]]
@@ -440,12 +433,11 @@ class PassStore:
 def detail(payload: Payload) -> Detail:
     """Return mode, number of joined states, their shapes and whether a residual was there, None where not printed."""
     fields = payload.fields
-    number = fields.get("num_aux", fields.get("count"))
     shapes = fields.get("shapes")
     residual = fields.get("residual_is_none")
     return Detail(
         payload.mode,
-        number if isinstance(number, int) and not isinstance(number, bool) else None,
+        num_aux(payload),
         tuple(tuple(shape) for shape in shapes if isinstance(shape, list)) if isinstance(shapes, list) else None,
         residual if isinstance(residual, bool) else None,
     )
