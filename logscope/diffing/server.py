@@ -14,6 +14,7 @@ from logscope.diffing.words import SIDES
 from logscope.model import Finding, Place
 from logscope.queries.arguments import NOT_PRINTED, shown
 from logscope.queries.config import differences, settings
+from logscope.queries.series import DECLINE_SHARE, DECLINE_Z, STRETCH_LINES, STRETCH_ROUNDS
 from logscope.queries.words import and_list, count
 from logscope.report import Column, Table
 
@@ -24,12 +25,6 @@ if TYPE_CHECKING:
     from logscope.queries.series import Stats
     from logscope.report import Report
 
-# A change of the mean accept len that is worth a warning: as much as rule A103 asks for, on the lines and rounds that
-# A101 needs, and beyond chance.
-ACCEPT_CHANGE = 0.15
-ACCEPT_LINES = 2
-ACCEPT_ROUNDS = 80
-ACCEPT_Z = 4.0
 # Settings that are no argument but are told by other lines, or not.
 _INFERRED = frozenset({"spec_version", "draft_type", "target_type", "kv_tokens", "graphs_captured"})
 # Arguments that decide how much fits and how it is scheduled, not what is computed.
@@ -156,19 +151,23 @@ class Servers:
         self._accept_change((totals[0], totals[1]), fact)
 
     def _accept_change(self, totals: tuple[Stats, Stats], fact: dict[str, Any]) -> None:
-        """Judge a change of the mean accept len."""
+        """Judge a change of the mean accept len.
+
+        It is worth a warning when it is as much as rule A103 asks for, on the lines and rounds that A101 needs, and
+        beyond chance.
+        """
         means = totals[0].mean or 0.0, totals[1].mean or 0.0
         if not means[0]:
             return
         change = fact["change"] = (means[1] - means[0]) / means[0]
         rounds = [side.rounds() for side in self.sides]
-        enough = min(total.lines for total in totals) >= ACCEPT_LINES and min(rounds) >= ACCEPT_ROUNDS
+        enough = min(total.lines for total in totals) >= STRETCH_LINES and min(rounds) >= STRETCH_ROUNDS
         z = _z(totals)
         text = f"accept len {means[0]:.2f} -> {means[1]:.2f} ({100 * change:+.0f} %){self._rate_words(fact)}"
         lines = f"{count(totals[0].lines, 'line')} against {count(totals[1].lines, 'line')}"
         # Relative to the larger mean, so that a rise and the same fall weigh alike.
-        large = abs(means[1] - means[0]) >= ACCEPT_CHANGE * max(means)
-        fact["evidence"] = "strong" if enough and z > ACCEPT_Z else "weak"
+        large = abs(means[1] - means[0]) >= DECLINE_SHARE * max(means)
+        fact["evidence"] = "strong" if enough and z > DECLINE_Z else "weak"
         if not large:
             return
         place = self._accept_place()

@@ -11,7 +11,8 @@ from itertools import groupby, pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from logscope.model import Finding, Place
-from logscope.queries.series import DEFAULT_ROUNDS, EXACT_LINES, Decline, Level, Series, Stats
+from logscope.queries.intervals import DEFAULT_ROUNDS
+from logscope.queries.series import EXACT_LINES, Decline, Level, Series, Stats
 from logscope.queries.tables import table, without_empty
 from logscope.queries.trend import rank_correlation, same_order
 from logscope.queries.words import and_list, count

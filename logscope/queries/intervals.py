@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from logscope.model import Payload
 
+# SGLang's default for decode_log_interval: the rounds a line stands for when it does not print them.
+DEFAULT_ROUNDS = 40
 # What carries acceptance per interval. The cumulative lines of vLLM V0 are another matter, see cumulative().
 INTERVAL_EVENTS = frozenset({"decode_stats", "spec_metrics", "trtllm_iteration", "llamacpp_acceptance"})
 # A draft-counting line without any of these (an iteration of TensorRT-LLM) says nothing about acceptance.

@@ -12,15 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 from logscope.queries.clock import server_label, writer_label
 from logscope.queries.fold import Running
-from logscope.queries.intervals import INTERVAL_EVENTS, number
+from logscope.queries.intervals import DEFAULT_ROUNDS, INTERVAL_EVENTS, number
 from logscope.queries.rates import RateRanges
 
 if TYPE_CHECKING:
     from logscope.model import Segment, ServerEvent
     from logscope.queries.accept import Accept
 
-# SGLang's default for decode_log_interval; matters only where a log mixes lines that print their rounds with others.
-_ROUNDS = 40
 # Lines of other servers are few (one in ten seconds); they go the long way, and so does what names their engines.
 _OTHERS = (INTERVAL_EVENTS | {"engine_stats"}) - {"decode_stats"}
 
@@ -138,7 +136,7 @@ class Lengths:
         requests = 1.0 if running is None else running
         if running is not None and process.last_running is not None:
             requests = (requests + process.last_running) / 2
-        rounds = (segment.decode_log_interval if segment is not None else None) or _ROUNDS
+        rounds = (segment.decode_log_interval if segment is not None else None) or DEFAULT_ROUNDS
         return rounds * (requests or 1.0)
 
     def rows(self, segments: dict[tuple[str, int], Segment]) -> list[dict[str, Any]]:

@@ -14,6 +14,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
+from logscope.queries.intervals import DEFAULT_ROUNDS
 from logscope.queries.trend import level_starts, rank_difference, rank_trend
 
 if TYPE_CHECKING:
@@ -22,8 +23,6 @@ if TYPE_CHECKING:
     from logscope.queries.clock import Moment
     from logscope.queries.intervals import Interval
 
-# SGLang's default for decode_log_interval.
-DEFAULT_ROUNDS = 40
 # Up to this many lines of one process every line is kept; beyond, neighbours are joined two by two.
 EXACT_LINES = 2**15
 # Acceptance rules look at stretches of at least so many lines and verify rounds.

@@ -9,8 +9,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from logscope.model import Place
+from logscope.queries.intervals import DEFAULT_ROUNDS
 from logscope.queries.rates import mixed
-from logscope.queries.series import DECLINE_Z, DEFAULT_ROUNDS, STRETCH_ROUNDS
+from logscope.queries.series import DECLINE_Z, STRETCH_ROUNDS
 from logscope.queries.words import and_list, count
 from logscope.rules.base import Checked, Rule, register
 
