@@ -11,7 +11,7 @@ import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from logscope.model import CAPTURE_EVENTS, ForwardPass, Segment
+from logscope.model import CAPTURE_EVENTS, ForwardPass
 from logscope.report import Column, Report, Table
 
 if TYPE_CHECKING:
@@ -99,7 +99,7 @@ class Charts:
 
     def see(self, item: Item) -> None:
         """Take one item; only forward passes while serving are drawn."""
-        if isinstance(item, Segment) or not isinstance(item, ForwardPass) or item.during != "serving":
+        if not isinstance(item, ForwardPass) or item.during != "serving":
             return
         self.passes += 1
         common = {"file": item.file, "segment": item.segment, "phase": item.phase}

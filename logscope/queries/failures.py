@@ -8,7 +8,7 @@ belongs to.
 from __future__ import annotations
 
 import re
-from collections import deque
+from collections import Counter, deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -141,8 +141,8 @@ class Failures:
         self.lives: dict[tuple[str, int], Life] = {}
         self._clocks: dict[str, Clock] = {}
         self._recent: dict[tuple[str, int, str], deque[ForwardPass | ServerEvent]] = {}
-        self._warnings: dict[str, list[Place]] = {}
-        self._warned: dict[str, int] = {}
+        self._warned: Counter[str] = Counter()
+        self._first_warned: dict[str, Place] = {}
 
     def see(self, item: Item) -> None:
         """Take one item."""
@@ -157,10 +157,8 @@ class Failures:
         if event in ("capture_plan", "fc", "aux_concat"):
             self._sizes(life, item.payload, item.place)
         if event in _WARNINGS:
-            self._warned[event] = self._warned.get(event, 0) + 1
-            places = self._warnings.setdefault(event, [])
-            if len(places) < _MOST_PLACES:
-                places.append(item.place)
+            self._warned[event] += 1
+            self._first_warned.setdefault(event, item.place)
         elif event == "traceback" or event in SIZE_EVENTS or event in _TIMEOUTS or event == "sigquit":
             self._fail(life, item)
             return
@@ -369,9 +367,9 @@ class Failures:
             )
 
     def _remarks(self, groups: list[Group], report: Report) -> None:
-        for event, places in self._warnings.items():
+        for event, place in self._first_warned.items():
             report.notes.append(
-                f"{count(self._warned[event], 'warning')} of {_WARNINGS[event]}, first at {places[0]}: no exception, "
+                f"{count(self._warned[event], 'warning')} of {_WARNINGS[event]}, first at {place}: no exception, "
                 "but acceptance after it means nothing"
             )
         for group in groups:
