@@ -215,9 +215,5 @@ def standard_input() -> Any:
 def unreadable(name: str, error: Exception) -> InputError:
     """Return the error for something that is there and cannot be read."""
     reason = (getattr(error, "strerror", None) or str(error)).lower()
-    if isinstance(error, PermissionError):
-        return InputError(
-            f"'{name}' cannot be read: {reason}",
-            help="as another user: sudo cat FILE | logscope COMMAND -",
-        )
-    return InputError(f"'{name}' cannot be read: {reason}")
+    advice = "as another user: sudo cat FILE | logscope COMMAND -" if isinstance(error, PermissionError) else None
+    return InputError(f"'{name}' cannot be read: {reason}", help=advice)

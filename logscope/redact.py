@@ -103,6 +103,7 @@ class Redactor:
         self.kinds = frozenset(_kind(word) for word in kinds)
         self._names: dict[str, dict[str, str]] = {}
         self._hosts: dict[str, str] = {}
+        self._known: re.Pattern[str] | None = None  # all of them, made again when one was learned
         for host in hosts:
             self.learn_host(host)
 
@@ -220,7 +221,11 @@ class Redactor:
         """Return the name of a host, known from now on wherever it stands."""
         if host.lower() in _SAYS_NOTHING or re.fullmatch(r"(?:host|ip|path)-\d+|\d+", host) or _ADDRESS.fullmatch(host):
             return host
-        return self._hosts.setdefault(host.lower(), f"host-{len(self._hosts) + 1}")
+        name = host.lower()
+        if name not in self._hosts:
+            self._hosts[name] = f"host-{len(self._hosts) + 1}"
+            self._known = None
+        return self._hosts[name]
 
     def _host_names(self, text: str) -> str:
         def hide(found: re.Match[str]) -> str:
@@ -237,10 +242,10 @@ class Redactor:
         text = _HOST.sub(hide, text)
         if not self._hosts:
             return text
-        known = "|".join(re.escape(host) for host in sorted(self._hosts, key=len, reverse=True))
-        return re.sub(
-            rf"(?<![\w-])(?:{known})(?![\w-])", lambda found: self._hosts[found[0].lower()], text, flags=re.IGNORECASE
-        )
+        if self._known is None:
+            known = "|".join(re.escape(host) for host in sorted(self._hosts, key=len, reverse=True))
+            self._known = re.compile(rf"(?<![\w-])(?:{known})(?![\w-])", re.IGNORECASE)
+        return self._known.sub(lambda found: self._hosts[found[0].lower()], text)
 
 
 def _kind(word: str) -> str:

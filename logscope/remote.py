@@ -55,7 +55,7 @@ def follow_blocks(
     *,
     stop: threading.Event | None = None,
     idle: float | None = None,
-    warn: Callable[[str], None] | None = None,
+    warn: Callable[[str], None] = lambda _: None,
 ) -> Iterator[Block | None]:
     """Yield the lines of a growing remote log as blocks, as :func:`logscope.follow.follow` does for a local one.
 
@@ -68,7 +68,7 @@ def follow_blocks(
     spec = parse(text)
     if spec is None:
         raise UsageError(f"'{text}' is not on another host")
-    chunks = remote_follow(spec, options or Options(ssh=ssh_command()), notice=warn or (lambda _: None), stop=stop)
+    chunks = remote_follow(spec, options or Options(ssh=ssh_command()), notice=warn, stop=stop)
     return tail_blocks(_RemoteTail(chunks, os.fsdecode(text)), 0.0, stop, idle, from_start=True)
 
 

@@ -241,7 +241,7 @@ class Select:
             time = event.occurrence[2].time
             if time is not None:
                 last[event.file] = time
-            if self.accepts_event(event, time or last.get(event.file, "")):
+            if self.accepts_event(event, last.get(event.file, "")):
                 yield event
 
     def accepts_event(self, event: Labelled, time: str | None = None) -> bool:

@@ -192,9 +192,9 @@ class _Expansion:
         walk = _Walk(top)
         first: Source | None = None
         refused = False
-        for path in sorted(walk.logs):
+        for path, status in sorted(walk.logs.items()):
             try:
-                source = self._add_file(path, os.stat(path))
+                source = self._add_file(path, status)
             except OSError as error:
                 refused = True
                 walk.leave_out(path, error.strerror or str(error))
@@ -233,7 +233,7 @@ class _Walk:
 
     def __init__(self, top: str) -> None:
         self._top = top
-        self.logs: set[str] = set()
+        self.logs: dict[str, os.stat_result] = {}
         self.left_out: list[str] = []
         self._seen: set[tuple[int, int]] = {_identity(os.stat(top))}
         # A link that leads up and out of the folder would bring in everything beside it.
@@ -284,7 +284,7 @@ class _Walk:
         elif not stat.S_ISREG(status.st_mode):
             self.leave_out(path, "not a plain file")
         elif _looks_like_log(path):
-            self.logs.add(path)
+            self.logs[path] = status
         else:
             self.leave_out(path, "not a log by its name" if os.path.splitext(path)[1] else "not a text")
 

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
         Speaking,
         Words,
         among,
+        argument,
         option,
         rule_codes,
     )
@@ -47,14 +48,15 @@ EPILOG = (
     " pyproject.toml, and in logscope/config.toml of the XDG config folder."
     " Exit codes: 0 fine or same, 1 findings or different, 2 trouble, 130 interrupted."
 )
+# How fetch may compress on the wire.
+WAYS = ("auto", "zstd", "gzip", "none")
 COMMANDS = Registry()
 
 
 def command(function: Function, registry: Registry = COMMANDS, name: str | None = None) -> Function:
     """Enter a function as a command, by default under its own name; its docstring's first line is its sentence."""
     name = name or function.__name__
-    summary = (function.__doc__ or "").strip().splitlines()[0]
-    registry.enter(name, summary, lambda: build(name, function))
+    registry.enter(name, function, lambda: build(name, function))
     return function
 
 
@@ -62,12 +64,7 @@ def command(function: Function, registry: Registry = COMMANDS, name: str | None 
 def fetch(
     sources: Annotated[
         list[str],
-        typer.Argument(
-            metavar="HOST:PATH... [DEST]",
-            help="[user@]host:/path or ssh://user@host:port/path; last, where to put it.",
-            rich_help_panel=INPUT,
-            show_default=False,
-        ),
+        argument("HOST:PATH... [DEST]", "[user@]host:/path or ssh://user@host:port/path; last, where to put it."),
     ],
     speaking: Speaking,
     debug_only: Annotated[
@@ -85,7 +82,7 @@ def fetch(
             help="On the wire: auto (default), zstd, gzip, none.",
             panel=CONNECTION,
             metavar="HOW",
-            complete=among("auto", "zstd", "gzip", "none"),
+            complete=among(*WAYS),
         ),
     ] = "auto",
     ssh: Annotated[
@@ -105,9 +102,8 @@ def fetch(
     from logscope.cli.fetching import bring
     from logscope.errors import UsageError
 
-    ways = ("auto", "zstd", "gzip", "none")
-    if compress not in ways:
-        raise UsageError(f"no way to compress is called '{compress}'", help=f"it is one of: {', '.join(ways)}")
+    if compress not in WAYS:
+        raise UsageError(f"no way to compress is called '{compress}'", help=f"it is one of: {', '.join(WAYS)}")
     words: dict[str, Any] = {
         "last": last, "since": since, "verify": verify, "compress": compress, "ssh": ssh, "interactive": interactive,
         "connect_timeout": connect_timeout, "jobs": jobs,
@@ -278,8 +274,7 @@ GRAMMAR = Registry()
 
 def _enter_group(name: str, registry: Registry, callback: Any) -> None:
     """Enter a group of commands as a command."""
-    summary = (callback.__doc__ or "").strip().splitlines()[0]
-    COMMANDS.enter(name, summary, lambda: typer.main.get_command(group(name, registry, callback)))
+    COMMANDS.enter(name, callback, lambda: typer.main.get_command(group(name, registry, callback)))
 
 
 def _contract() -> None:
@@ -290,15 +285,7 @@ _enter_group("contract", CONTRACT, _contract)
 
 
 def _contract_show(
-    file: Annotated[
-        str,
-        typer.Argument(
-            metavar="FILE",
-            help="A contract (TOML) or the draft's config.json.",
-            rich_help_panel=INPUT,
-            show_default=False,
-        ),
-    ],
+    file: Annotated[str, argument("FILE", "A contract (TOML) or the draft's config.json.")],
     speaking: Speaking,
 ) -> int:
     """Show a contract: its layers in both readings of the ids, widths, vocabularies."""
@@ -327,13 +314,8 @@ command(_contract_from, CONTRACT, "from")
 
 @command
 def diff(
-    baseline: Annotated[
-        str,
-        typer.Argument(metavar="BASELINE", help="The run to compare with.", rich_help_panel=INPUT, show_default=False),
-    ],
-    candidate: Annotated[
-        str, typer.Argument(metavar="CANDIDATE", help="The run to compare.", rich_help_panel=INPUT, show_default=False)
-    ],
+    baseline: Annotated[str, argument("BASELINE", "The run to compare with.")],
+    candidate: Annotated[str, argument("CANDIDATE", "The run to compare.")],
     shared: Shared,
     rtol: Annotated[
         float | None,
@@ -416,7 +398,7 @@ def _grammar_list(speaking: Speaking, reading: Reading) -> int:
 
 
 def _grammar_show(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="The name of a loaded grammar.", rich_help_panel=INPUT)],
+    name: Annotated[str, argument("NAME", "The name of a loaded grammar.")],
     speaking: Speaking,
     reading: Reading,
 ) -> int:
@@ -430,7 +412,7 @@ def _grammar_show(
 
 
 def _grammar_check(
-    files: Annotated[list[str], typer.Argument(metavar="FILE...", help="Grammar files.", rich_help_panel=INPUT)],
+    files: Annotated[list[str], argument("FILE...", "Grammar files.")],
     speaking: Speaking,
 ) -> int:
     """Load grammar files with all their samples; says where and why one does not load."""
@@ -441,9 +423,7 @@ def _grammar_check(
 
 
 def _grammar_explain(
-    line: Annotated[
-        str, typer.Argument(metavar="LINE", help="The line, quoted; - reads standard input.", rich_help_panel=INPUT)
-    ],
+    line: Annotated[str, argument("LINE", "The line, quoted; - reads standard input.")],
     speaking: Speaking,
     reading: Reading,
 ) -> int:
@@ -476,12 +456,7 @@ for _function in (_grammar_list, _grammar_show, _grammar_check, _grammar_explain
 
 @command
 def rule(
-    code: Annotated[
-        str,
-        typer.Argument(
-            metavar="CODE", help="The code of a rule, or list.", autocompletion=rule_codes, rich_help_panel=INPUT
-        ),
-    ],
+    code: Annotated[str, argument("CODE", "The code of a rule, or list.", complete=rule_codes)],
     speaking: Speaking,
 ) -> int:
     """Show what a rule looks for, when it fires, and what to do about it."""

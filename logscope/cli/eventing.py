@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from logscope.cli.output import Target, redactor, replace_file, show, style_of, target, write
 from logscope.cli.reading import arguments, explain, loading, open_run, progress, recognised, sources_named, warn
-from logscope.cli.session import OK, say
+from logscope.cli.session import OK, say, until_interrupted
 from logscope.errors import InputError, Message, UsageError
 from logscope.render.events import FORMS, SUFFIXES, EventWriter
 
@@ -36,8 +36,8 @@ def stream(logs: Sequence[str], shared: Shared, *, follow: bool) -> int:
 
     known, reading = grammar.load(shared.grammar or ()), run.Reading()
     if follow:
-        events: Iterable[Labelled | None] = run.follow_events(logs, known, reading)
-        with _writer(wanted, shared, several=False) as writer:
+        with until_interrupted() as stop, _writer(wanted, shared, several=False) as writer:
+            events: Iterable[Labelled | None] = run.follow_events(logs, known, reading, stop=stop)
             _copy(events, writer, shared, live=True)
             writer.close(reading.accounting)
         return OK

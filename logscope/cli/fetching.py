@@ -15,7 +15,7 @@ from logscope.errors import Message
 
 if TYPE_CHECKING:
     from logscope.cli.options import Speaking
-    from logscope.fetch import Fetched, Outcome, Spec
+    from logscope.fetch import Fetched, Outcome
     from logscope.redact import Redactor
 
 
@@ -47,7 +47,7 @@ def bring(sources: list[str], speaking: Speaking, settings: dict[str, Any], *, d
     for _, error in outcome.failures:
         say(error.message, "error")
     if speaking.redact:
-        _redact_copies(outcome, specs, redactor(speaking), speaking)
+        _redact_copies(outcome, redactor(speaking), speaking)
     code = _result(outcome, speaking)
     return outcome.exit_code or code
 
@@ -89,9 +89,8 @@ def _result(outcome: Outcome, speaking: Speaking) -> int:
     return show(report, speaking, speaking)
 
 
-def _redact_copies(outcome: Outcome, specs: list[Spec], hide: Redactor, speaking: Speaking) -> None:
+def _redact_copies(outcome: Outcome, hide: Redactor, speaking: Speaking) -> None:
     """Write beside each copy one that can be shared: line for line, with known hosts named too."""
-    del specs
     for file in outcome.files:
         hide.learn_host(file.host)
     for file in outcome.files:

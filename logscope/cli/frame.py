@@ -81,8 +81,9 @@ class Registry(MutableMapping[str, Any]):
         self._makers: dict[str, tuple[str, Callable[[], Any]]] = {}
         self._built: dict[str, Any] = {}
 
-    def enter(self, name: str, summary: str, make: Callable[[], Any]) -> None:
-        """Enter a command: its name, one sentence, and what builds it."""
+    def enter(self, name: str, described: Callable[..., Any], make: Callable[[], Any]) -> None:
+        """Enter a command: its name, the function whose docstring begins with its sentence, and what builds it."""
+        summary = (described.__doc__ or "").strip().splitlines()[0]
         self._makers[name] = (summary, make)
 
     def summaries(self) -> list[tuple[str, str]]:
@@ -109,29 +110,22 @@ class Registry(MutableMapping[str, Any]):
         return len(self._makers)
 
 
-class PlainGroup(TyperGroup):
-    """A group of lazily built commands; its help lists their sentences."""
-
-    registry: Registry
-
-    def format_commands(self, ctx: Any, formatter: Any) -> None:
-        """Write names and sentences, without building a command."""
-        del ctx
-        with formatter.section("Commands"):
-            formatter.write_dl(self.registry.summaries())
-
-
 def group(name: str, registry: Registry, callback: Callable[..., None], epilog: str | None = None) -> typer.Typer:
     """Return an application whose commands are those of the registry."""
 
-    class Group(PlainGroup):
+    class Group(TyperGroup):
+        """A group of lazily built commands; its help lists their sentences."""
+
         def __init__(self, **settings: Any) -> None:
-            settings["commands"] = None
             super().__init__(**settings)
             self.commands = registry
-            self.registry = registry
 
-    Group.__name__ = Group.__qualname__ = f"{name.title()}Group"
+        def format_commands(self, ctx: Any, formatter: Any) -> None:
+            """Write names and sentences, without building a command."""
+            del ctx
+            with formatter.section("Commands"):
+                formatter.write_dl(registry.summaries())
+
     app = typer.Typer(
         name=name,
         cls=Group,

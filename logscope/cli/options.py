@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 import typer
 
 from logscope.cli.frame import LAST_PANEL, Version
+from logscope.render import FORMATS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -48,6 +49,13 @@ def option(
     )
 
 
+def argument(metavar: str, help: str, complete: Callable[[str], list[str]] | None = None) -> Any:  # noqa: A002
+    """Return the declaration of an argument."""
+    return typer.Argument(
+        metavar=metavar, help=help, rich_help_panel=INPUT, autocompletion=complete, show_default=False
+    )
+
+
 def among(*words: str) -> Callable[[str], list[str]]:
     """Return a completion over fixed words."""
     return lambda incomplete: [word for word in words if word.startswith(incomplete)]
@@ -75,11 +83,9 @@ def rule_codes(incomplete: str) -> list[str]:
 
 Logs: TypeAlias = Annotated[
     list[str],
-    typer.Argument(
-        metavar="LOG...",
-        help="File, folder, glob, - for standard input, saved run, or host:/path over ssh; plain, gz, bz2, xz, zst.",
-        rich_help_panel=INPUT,
-        show_default=False,
+    argument(
+        "LOG...",
+        "File, folder, glob, - for standard input, saved run, or host:/path over ssh; plain, gz, bz2, xz, zst.",
     ),
 ]
 
@@ -163,9 +169,6 @@ class Reading:
             "--grammar", help="Also read records by this grammar file.", panel=INPUT, metavar="FILE", complete=_grammars
         ),
     ] = None
-
-
-FORMATS = ("table", "json", "ndjson", "csv", "md", "html", "github")
 
 
 @dataclass(frozen=True)

@@ -71,11 +71,11 @@ def target(output: Output, suffixes: Mapping[str, str] = SUFFIXES, forms: Sequen
 
     Raises :class:`UsageError` for a form or a suffix there is not.
     """
-    form = known_format(output.format, tuple(forms)) if output.format else None
+    form = known_format(output.format, forms) if output.format else None
     if output.output is None or output.output == "-":
         return Target(form or "table")
     path = Path(output.output)
-    return Target(form or format_of(path, dict(suffixes)), path)
+    return Target(form or format_of(path, suffixes), path)
 
 
 def show(report: Report, speaking: General, output: Output, fail_on: str | None = None) -> int:

@@ -6,10 +6,11 @@ This module is responsible for which answers stand on the page. It must not know
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from logscope.cli.evidence import page_text
-from logscope.cli.output import redactor, show, target, write
+from logscope.cli.output import Target, redactor, show, target, write
 from logscope.cli.reading import answers, explain, loading
 from logscope.cli.session import OK
 from logscope.errors import UsageError, did_you_mean
@@ -33,10 +34,9 @@ def report_page(logs: Sequence[str], shared: Shared, contract: str | None) -> in
             f"print(page([{call}, *(ask() for ask in questions)]))",
         ]
         return explain(["from logscope.render.html import page", "", *lines])
-    wanted = target(shared, _SUFFIXES, _FORMS) if shared.output or shared.format else None
-    if wanted is None or wanted.form == "table":
-        wanted = target(shared, _SUFFIXES, _FORMS)
-        wanted = type(wanted)("html", wanted.path)
+    wanted = target(shared, _SUFFIXES, _FORMS)
+    if wanted.form == "table":  # none was named
+        wanted = replace(wanted, form="html")
     if wanted.path is None and sys.stdout.isatty():
         raise UsageError("a page is nothing for a terminal", help="-o report.html")
     from logscope.check import Checker  # noqa: PLC0415 - each command pays for its own imports only
@@ -69,7 +69,6 @@ def report_page(logs: Sequence[str], shared: Shared, contract: str | None) -> in
 def rule_page(code: str, speaking: Speaking) -> int:
     """Print the page of one rule, or the list of all."""
     from logscope.check import page, rules  # noqa: PLC0415 - each command pays for its own imports only
-    from logscope.cli.output import Target  # noqa: PLC0415
     from logscope.diffing.words import CODES  # noqa: PLC0415
     from logscope.report import Column, Report, Table  # noqa: PLC0415
 

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import sys
 import time
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from logscope.cli.output import exit_code, show, style_of, target, write
-from logscope.cli.session import OK, say
+from logscope.cli.session import OK, say, until_interrupted
 from logscope.errors import Message, NothingRecognised, UsageError
 from logscope.model import ForwardPass, ServerEvent
 from logscope.render.text import plural, visible
@@ -164,9 +164,9 @@ def followed(logs: Sequence[str], shared: Shared, query: Query) -> Report:
 
     select = shared.select()
     reading = run.Reading()
-    found = run.follow_items(list(logs), grammar.load(shared.grammar or ()), reading)
-    arrived = _drawing(found, query, reading, shared)
-    with suppress(KeyboardInterrupt):
+    with until_interrupted() as stop:
+        found = run.follow_items(list(logs), grammar.load(shared.grammar or ()), reading, stop=stop)
+        arrived = _drawing(found, query, reading, shared)
         for item in select.filter(arrived) if select else arrived:
             query.see(item)
     warn(reading.warnings, shared)

@@ -12,14 +12,17 @@ any command, nor any result.
 from __future__ import annotations
 
 import os
+import signal
 import sys
+import threading
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from logscope.errors import LogscopeError, Message
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from types import TracebackType
 
 OK, FINDINGS, TROUBLE, INTERRUPTED = 0, 1, 2, 130
@@ -69,6 +72,30 @@ def guard(run: Callable[[], int], *, debug: bool) -> int:
             print("\n".join(visible(line) for line in lines), file=sys.stderr)  # noqa: T201
         return TROUBLE
     return code
+
+
+@contextmanager
+def until_interrupted() -> Iterator[threading.Event]:
+    """Give what the first Ctrl-C sets, so that following a log ends in order, with all it held; a second interrupts.
+
+    Only the main thread can hear a Ctrl-C; in another one nothing sets the event.
+    """
+    stop = threading.Event()
+    heard = signal.getsignal(signal.SIGINT)
+    if threading.current_thread() is not threading.main_thread() or heard is signal.SIG_IGN:
+        yield stop
+        return
+
+    def first(*_: object) -> None:
+        signal.signal(signal.SIGINT, heard)
+        # Not here: the main thread may hold the event's own lock, waiting for it.
+        threading.Thread(target=stop.set).start()
+
+    signal.signal(signal.SIGINT, first)
+    try:
+        yield stop
+    finally:
+        signal.signal(signal.SIGINT, heard)
 
 
 def _close_quietly() -> None:

@@ -13,6 +13,7 @@ from logscope.errors import UsageError, did_you_mean
 from logscope.render.text import PLAIN, Style
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
     from pathlib import PurePath
 
     from logscope.report import Report
@@ -32,7 +33,7 @@ SUFFIXES = {
 }
 
 
-def known_format(name: str, known: tuple[str, ...] = FORMATS) -> str:
+def known_format(name: str, known: Sequence[str] = FORMATS) -> str:
     """Return the name of a format, or raise :class:`UsageError` with the nearest one."""
     if name not in known:
         raise UsageError(
@@ -41,9 +42,8 @@ def known_format(name: str, known: tuple[str, ...] = FORMATS) -> str:
     return name
 
 
-def format_of(path: PurePath, suffixes: dict[str, str] | None = None) -> str:
+def format_of(path: PurePath, known: Mapping[str, str] = SUFFIXES) -> str:
     """Return the format a file's suffix asks for, or raise :class:`UsageError`."""
-    known = SUFFIXES if suffixes is None else suffixes
     found = known.get(path.suffix.lower())
     if found is None:
         raise UsageError(

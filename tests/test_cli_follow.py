@@ -1,0 +1,189 @@
+"""Following a log from the command line: what is printed, when, and how Ctrl-C ends it; local and over ssh."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import pty
+import re
+import shlex
+import signal
+import statistics
+import subprocess
+import sys
+import threading
+import time
+from typing import Self
+
+import pytest
+from conftest import real_bytes
+from sshfarm import Wire
+
+pytest_plugins = ["fetch_fixtures"]
+
+COMMAND = [sys.executable, "-m", "logscope"]
+PATIENCE = 30  # seconds; what is waited for takes a fraction of one
+
+
+class Following:
+    """A following command whose standard output is collected, line by line with the time of each."""
+
+    def __init__(self, *words: str, terminal: bool = False, **env: str) -> None:
+        here, there = pty.openpty() if terminal else os.pipe()
+        self.process = subprocess.Popen(
+            [*COMMAND, *words], stdout=there, stderr=subprocess.PIPE, env={**os.environ, **env, "COLUMNS": "120"}
+        )
+        os.close(there)
+        self.lines: list[tuple[float, bytes]] = []
+        self._reader = threading.Thread(target=self._read, args=(here,))
+        self._reader.start()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.process.kill()
+        self.process.communicate()
+        self._reader.join(PATIENCE)
+
+    def _read(self, fd: int) -> None:
+        with open(fd, "rb") as stream, contextlib.suppress(OSError):  # a terminal ends with an error
+            self.lines.extend((time.monotonic(), line) for line in stream)
+
+    @property
+    def text(self) -> str:
+        """What was written so far."""
+        return b"".join(line for _, line in self.lines).decode()
+
+    def wait_for(self, what, why: str) -> None:
+        """Wait until a question is answered with yes."""
+        end = time.monotonic() + PATIENCE
+        while not what():
+            assert time.monotonic() < end, why
+            assert self.process.poll() is None, self.process.stderr.read()
+            time.sleep(0.02)
+
+    def interrupt(self) -> int:
+        """Press Ctrl-C, wait for the end, and return the exit code."""
+        self.process.send_signal(signal.SIGINT)
+        code = self.process.wait(PATIENCE)
+        self._reader.join(PATIENCE)
+        return code
+
+
+def events_of(*files) -> list[dict]:
+    """Return the events of finished logs, without the log's name."""
+    found = []
+    for file in files:
+        answer = subprocess.run([*COMMAND, "events", str(file), "-f", "ndjson"], capture_output=True, check=True)
+        found += [nameless(line) for line in answer.stdout.splitlines()]
+    return found
+
+
+def nameless(line: bytes) -> dict:
+    """Return an event without the log's name."""
+    event = json.loads(line)
+    del event["file"]
+    return event
+
+
+@pytest.fixture
+def unfinished(tmp_path):
+    """Write a log that ends in the middle of a forward pass."""
+    path = tmp_path / "server.log"
+    path.write_bytes(b"".join(real_bytes("healthy-topk1").splitlines(keepends=True)[:2000]))
+    return path
+
+
+def test_ctrl_c_writes_the_events_of_the_unfinished_pass(unfinished):
+    """What was held because its pass may still grow is labelled from what there is, and written."""
+    whole = events_of(unfinished)
+    with Following("events", str(unfinished), "--follow", "-f", "ndjson") as following:
+        following.wait_for(lambda: len(following.lines) > len(whole) // 2, "no events")
+        time.sleep(0.3)
+        held = len(whole) - len(following.lines)
+        assert following.interrupt() == 0
+    assert held > 0
+    assert [nameless(line) for _, line in following.lines] == whole
+
+
+@pytest.mark.parametrize("command", ["summarize", "check"])
+def test_ctrl_c_answers_as_for_the_finished_log(command, unfinished):
+    """The last answer of a followed log is that of the log as it stands."""
+    answer = subprocess.run([*COMMAND, command, str(unfinished), "-f", "json"], capture_output=True, check=False)
+    with Following(command, str(unfinished), "--follow", "-f", "json") as following:
+        time.sleep(1.5)
+        assert following.interrupt() == answer.returncode
+    assert json.loads(following.text) == json.loads(answer.stdout)
+
+
+def test_ten_thousand_events_over_ssh_with_a_rotation_and_a_drop(farm, node_dir):
+    """2,000 lines a second: every event once, in order, half of them within 0.5 s of being written."""
+    lines = [line for line in real_bytes("healthy-topk1").splitlines(keepends=True) if b"EAGLE3_DEBUG[" in line]
+    lines = (lines * (10_000 // len(lines) + 1))[:10_000]
+    log = node_dir / "server.log"
+    log.touch()
+    wire = Wire(farm.ports["node"])
+    ssh = shlex.join(farm.through(wire.port, "follow-events"))
+    written: list[float] = []
+    with Following("events", f"node:{log}", "--follow", "-f", "ndjson", LOGSCOPE_SSH=ssh) as following:
+        time.sleep(1)
+        out = log.open("ab")
+        began = time.monotonic()
+        for first in range(0, 10_000, 20):
+            time.sleep(max(0.0, began + first / 2000 - time.monotonic()))
+            if first == 4000:
+                out.close()
+                log.rename(node_dir / "server.log.1")
+                out = log.open("ab")
+            if first == 7000:
+                wire.cut()
+            out.write(b"".join(lines[first : first + 20]))
+            out.flush()
+            written += [time.monotonic()] * 20
+        out.close()
+        rate = 10_000 / (time.monotonic() - began)
+        # The pass at the end is held: more of it may come.
+        following.wait_for(lambda: len(following.lines) > 9_900, "events are missing")
+        assert following.interrupt() == 0
+    wire.close()
+    assert rate > 1500
+    assert [nameless(line) for _, line in following.lines] == events_of(node_dir / "server.log.1", log)
+    assert len(following.lines) == 10_000
+    delays = [when - then for (when, _), then in zip(following.lines, written, strict=True)]
+    assert min(delays) > 0
+    assert statistics.median(delays) < 0.5
+
+
+def test_live_summary_over_ssh(farm, node_dir):
+    """The table on a terminal grows with the remote log, through a rotation and a lost connection."""
+    lines = real_bytes("healthy-topk1").splitlines(keepends=True)
+    parts = [lines[:1000], lines[1000:2000], lines[2000:3000]]
+    log = node_dir / "server.log"
+    log.write_bytes(b"".join(parts[0]))
+    wire = Wire(farm.ports["node"])
+    ssh = shlex.join(farm.through(wire.port, "follow-table"))
+
+    def shown() -> int:
+        """Return the verify passes of the target in the table drawn last."""
+        return int(([0, *re.findall(r"target +verify +([0-9]+)", following.text)])[-1])
+
+    with Following("summarize", f"node:{log}", "--follow", terminal=True, LOGSCOPE_SSH=ssh) as following:
+        following.wait_for(shown, "the table does not show the first part")
+        assert "Ctrl-C ends" in following.text
+        first = shown()
+        wire.cut()
+        with log.open("ab") as out:
+            out.writelines(parts[1])
+        following.wait_for(lambda: shown() > first + 50, "what came after the connection was lost is not shown")
+        second = shown()
+        log.rename(node_dir / "server.log.1")
+        log.write_bytes(b"".join(parts[2]))
+        following.wait_for(lambda: shown() > second + 50, "the new file after the rotation is not shown")
+        assert following.interrupt() == 0
+    wire.close()
+    # What stands on the terminal in the end counts every record of both files, once.
+    records = sum(len(events_of(file)) for file in (node_dir / "server.log.1", log))
+    newlines = sum(line.count(b"\n") for part in parts for line in part)
+    assert f"Read {records:,} records in {newlines:,} lines" in following.text
