@@ -229,9 +229,9 @@ def programs(log: Path, peers: Path | None, scratch: Path) -> list[Program]:
     logscope = [sys.executable, "-m", "logscope"]
     parquet, saved = scratch / "events.parquet", scratch / "run"
     reread = f"""
-import logscope, polars as pl
-t = pl.scan_parquet({str(saved / "events.parquet")!r}).group_by("site", "event", "layer").agg(pl.len(), pl.col("norm").mean())
-print(t.collect().height)
+import logscope
+run = logscope.open({str(saved)!r})
+print(run.sql("select site, event, layer, count(*), avg(norm) from events group by site, event, layer").height)
 """
     save = f"import logscope; logscope.load({str(log)!r}).save({str(saved)!r})"
     found = [

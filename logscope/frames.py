@@ -309,9 +309,10 @@ def sql(run: Run, query: str) -> pl.DataFrame:
         polars does not understand it.
 
     """
-    context = pl.SQLContext(events=run.events, passes=run.passes, unparsed=run.unparsed)
+    # A table that is not named is not made.
+    tables = {name: run.lazy(name) for name in ("events", "passes", "unparsed") if name in query.lower()}
     try:
-        return context.execute(query, eager=True)
+        return pl.SQLContext(tables).execute(query, eager=True)
     except (pl.exceptions.PolarsError, ValueError) as error:
         raise UsageError(
             "this query is not understood",

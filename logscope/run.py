@@ -11,7 +11,7 @@ import contextlib
 import gc
 import os
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from logscope import grammar as grammars_module
 from logscope.ahead import parsed
@@ -273,6 +273,19 @@ def follow_items(inputs: Any, grammar: Grammar, reading: Reading, **options: Any
     return live.follow_items(inputs, grammar, reading, **options)
 
 
+class Saved(Protocol):
+    """What a saved run is opened from."""
+
+    def items(self) -> Iterable[tuple[str, Item]]:
+        """Return the items with their files' names, in order."""
+
+    def events(self) -> pl.DataFrame | None:
+        """Return the events table, None when it can only be made from the items."""
+
+    def lazy_events(self) -> pl.LazyFrame | None:
+        """Return the same, with nothing read yet."""
+
+
 @dataclass(slots=True, eq=False)
 class Run:
     """What logs hold: segments, forward passes and server lines, in file order, and the questions to ask.
@@ -283,15 +296,31 @@ class Run:
 
     reading: Reading = field(default_factory=Reading)
     select: Select | None = None
-    items: list[Item] = field(default_factory=list)
+    _items: list[Item] = field(default_factory=list)
     _files: list[tuple[str, int]] = field(default_factory=list)
     _frames: dict[str, pl.DataFrame] = field(default_factory=dict)
+    _saved: Saved | None = None
+    _made: bool = True
+
+    @classmethod
+    def kept(cls, reading: Reading, saved: Saved) -> Run:
+        """Return a saved run: its items are made when they are asked for, its events looked up in its tables."""
+        return cls(reading=reading, _saved=saved, _made=False)
 
     def add(self, file: str, item: Item) -> None:
         """Append an item of a file."""
         if not self._files or self._files[-1][0] != file:
-            self._files.append((file, len(self.items)))
-        self.items.append(item)
+            self._files.append((file, len(self._items)))
+        self._items.append(item)
+
+    @property
+    def items(self) -> list[Item]:
+        """Segments, forward passes and server lines, in file order."""
+        if self._saved is not None and not self._made:
+            self._made = True
+            for file, item in self._saved.items():
+                self.add(file, item)
+        return self._items
 
     def selected(self, select: Select) -> Run:
         """Return the part of this run that a selection keeps."""
@@ -332,11 +361,12 @@ class Run:
 
     def by_file(self) -> Iterator[tuple[str, list[Item]]]:
         """Yield every file's items."""
+        items = self.items
         if not self._files:
             return
-        ends = [start for _, start in self._files[1:]] + [len(self.items)]
+        ends = [start for _, start in self._files[1:]] + [len(items)]
         for (file, start), end in zip(self._files, ends, strict=True):
-            yield file, self.items[start:end]
+            yield file, items[start:end]
 
     def labelled(self) -> Iterator[Labelled]:
         """Yield every event with its labels, file by file, in file order."""
@@ -422,8 +452,17 @@ class Run:
         if name not in self._frames:
             from logscope import frames  # noqa: PLC0415 - imports polars
 
-            self._frames[name] = getattr(frames, name)(self)
+            looked_up = self._saved.events() if self._saved is not None and name == "events" else None
+            self._frames[name] = getattr(frames, name)(self) if looked_up is None else looked_up
         return self._frames[name]
+
+    def lazy(self, name: str) -> pl.LazyFrame:
+        """Return one of the tables ``events``, ``passes`` and ``unparsed``, as cheap as it is to be had."""
+        if self._saved is not None and name == "events" and name not in self._frames:
+            looked_up = self._saved.lazy_events()
+            if looked_up is not None:
+                return looked_up
+        return self._frame(name).lazy()
 
     @property
     def plot(self) -> Plot:

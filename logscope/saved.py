@@ -8,13 +8,17 @@ The tables are in normal form, so that a gigabyte of log is a few dozen megabyte
     payloads.parquet     one row per distinct payload
     prefixes.parquet     one row per distinct prefix
     items.parquet        one row per forward pass, server line or segment, in order
-    occurrences.parquet  one row per record: which item, which place in it, line, offset, payload, prefix
-    events.parquet       the events table as users see it, for queries without opening the run
+    occurrences.parquet  one row per record, in file order: which item, which place in it, line, offset, payload, prefix
+
+A run is opened without making an object per record: the events table is these tables, looked up in each other, and the
+passes are made when they are asked for.
 """
 
 from __future__ import annotations
 
 import json
+from array import array
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,10 +31,12 @@ from logscope.report import plain
 from logscope.run import Reading, Run
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from logscope.model import Occurrence
     from logscope.report import Item
 
-FORMAT = 1
+FORMAT = 2
 MANIFEST = "manifest.json"
 _SEGMENT, _PASS, _SERVER = 0, 1, 2
 _FIRST, _COPY, _VARIANT = 0, 1, 2
@@ -80,6 +86,7 @@ _OCCURRENCE_SCHEMA: dict[str, Any] = {
     "prefix": pl.UInt32,
     "payload": pl.UInt32,
 }
+_TABLES = ("prefixes", "payloads", "items", "occurrences")
 
 
 class _Writer:
@@ -91,7 +98,7 @@ class _Writer:
         self.prefix_rows: list[Prefix] = []
         self.payload_rows: list[Payload] = []
         self.items: list[tuple[Any, ...]] = []
-        self.occurrences: list[tuple[int, ...]] = []
+        self.occurrences = {name: array("q") for name in _OCCURRENCE_SCHEMA}
         self.segments: list[dict[str, Any]] = []
 
     def occurrence(self, item: int, record: int, part: int, copies: int, occurrence: Occurrence) -> None:
@@ -102,7 +109,9 @@ class _Writer:
         payload_index = self.payloads.setdefault(id(payload), len(self.payload_rows))
         if payload_index == len(self.payload_rows):
             self.payload_rows.append(payload)
-        self.occurrences.append((item, record, part, copies, line, offset, prefix_index, payload_index))
+        values = (item, record, part, copies, line, offset, prefix_index, payload_index)
+        for column, value in zip(self.occurrences.values(), values, strict=True):
+            column.append(value)
 
     def add(self, file: int, item: Item) -> None:
         index = len(self.items)
@@ -171,13 +180,15 @@ def save_run(run: Run, path: str | Path) -> None:
     }
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        _prefix_frame(writer.prefix_rows).write_parquet(folder / "prefixes.parquet")
-        _payload_frame(writer.payload_rows).write_parquet(folder / "payloads.parquet")
-        pl.DataFrame(writer.items, schema=_ITEM_SCHEMA, orient="row").write_parquet(folder / "items.parquet")
-        pl.DataFrame(writer.occurrences, schema=_OCCURRENCE_SCHEMA, orient="row").write_parquet(
-            folder / "occurrences.parquet"
+        rows = pl.DataFrame(writer.items, schema=_ITEM_SCHEMA, orient="row")
+        tables = (
+            _prefix_frame(writer.prefix_rows),
+            _payload_frame(writer.payload_rows),
+            rows,
+            _occurrence_frame(writer.occurrences, rows),
         )
-        run.events.write_parquet(folder / "events.parquet")
+        for name, table in zip(_TABLES, tables, strict=True):
+            table.write_parquet(folder / f"{name}.parquet")
         # Written last: a folder without a manifest is no saved run.
         (folder / MANIFEST).write_text(json.dumps(manifest, ensure_ascii=False), encoding="utf-8")
     except OSError as error:
@@ -205,34 +216,32 @@ def _payload_frame(rows: list[Payload]) -> pl.DataFrame:
     return pl.DataFrame({name: table[name] for name in _PAYLOAD_SCHEMA}, schema=_PAYLOAD_SCHEMA)
 
 
+def _occurrence_frame(columns: dict[str, array[int]], items: pl.DataFrame) -> pl.DataFrame:
+    """Return the occurrences in file order, the files one after the other as their items are."""
+    found = pl.DataFrame(
+        {name: pl.Series(column, dtype=pl.Int64).cast(_OCCURRENCE_SCHEMA[name]) for name, column in columns.items()}
+    )
+    return found.sort(items["file"].gather(found["item"]), "offset")
+
+
 def open_run(path: str | Path) -> Run:
     """Open a saved run; it answers every question the original did.
 
     Raises
     ------
     SavedRunError
-        it is not there, is damaged, or was written by a newer logscope.
+        it is not there, is damaged, or was written by another version of logscope.
 
     """
     folder = Path(path)
     manifest = _manifest(folder)
-    try:
-        tables = {
-            name: pl.read_parquet(folder / f"{name}.parquet")
-            for name in ("prefixes", "payloads", "items", "occurrences")
-        }
-    except (OSError, pl.exceptions.PolarsError) as error:
-        raise SavedRunError(
-            f"the saved run '{folder}' is damaged",
-            why=str(error).splitlines()[0],
-            help="save it again from the log",
-        ) from error
     accounting = Accounting(**manifest["accounting"])
     reading = Reading(manifest["files"], accounting, manifest["warnings"], manifest["origins"])
-    run = Run(reading=reading)
-    for file, item in _items(manifest, tables):
-        run.add(file, item)
-    return run
+    tables = _Tables(folder, manifest)
+    with tables.sound():
+        for name in _TABLES:
+            pl.read_parquet_schema(folder / f"{name}.parquet")
+    return Run.kept(reading, tables)
 
 
 def _manifest(folder: Path) -> dict[str, Any]:
@@ -245,48 +254,119 @@ def _manifest(folder: Path) -> dict[str, Any]:
     version = manifest.get("logscope_run") if isinstance(manifest, dict) else None
     if not isinstance(version, int):
         raise SavedRunError(f"'{folder}' is not a saved run", why=f"its {MANIFEST} does not say so")
-    if version > FORMAT:
+    if version != FORMAT:
+        age = "a newer" if version > FORMAT else "an older"
         raise SavedRunError(
-            f"'{folder}' was saved by a newer logscope ({manifest.get('logscope')})",
-            why=f"it has format {version}, this logscope reads up to {FORMAT}",
-            help="update logscope, or save the run again from the log",
+            f"'{folder}' was saved by {age} logscope ({manifest.get('logscope')})",
+            why=f"it has format {version}, this logscope reads format {FORMAT}",
+            help="save it again from the log, or use the logscope that saved it",
         )
     result: dict[str, Any] = manifest
     return result
 
 
-def _items(manifest: dict[str, Any], tables: dict[str, pl.DataFrame]) -> list[tuple[str, Item]]:
-    files: list[str] = manifest["item_files"]
-    prefixes = [_prefix(row) for row in tables["prefixes"].iter_rows(named=True)]
-    payloads = [_payload(row) for row in tables["payloads"].iter_rows(named=True)]
-    out: list[tuple[str, Item]] = []
-    built: list[Item] = []
-    for row in tables["items"].iter_rows(named=True):
-        file = files[row["file"]]
-        item: Item
-        if row["type"] == _SEGMENT:
-            item = Segment(file=file, **manifest["segments"][row["number"]])
-        elif row["type"] == _SERVER:
-            item = ServerEvent((0, 0, prefixes[0], payloads[0]), row["segment"], row["during"], file)
-        else:
-            names = ("number", "segment", "role", "phase", "evidence", "reason", "during", "complete")
-            values = {name: row[name] for name in (*names, "expected_copies", "time")}
-            item = ForwardPass(group=tuple(json.loads(row["group"])), file=file, **values)
-        built.append(item)
-        out.append((file, item))
-    for index, _, part, copies, line, offset, prefix, payload in tables["occurrences"].iter_rows():
-        occurrence: Occurrence = (line, offset, prefixes[prefix], payloads[payload])
-        item = built[index]
-        if isinstance(item, ServerEvent):
-            item.occurrence = occurrence
-        elif isinstance(item, ForwardPass):
-            if part == _FIRST:
-                item.records.append(Record(occurrence, copies))
-            elif part == _COPY:
-                item.records[-1].others.append(occurrence)
+class _Tables:
+    """The tables of one folder, read when they are needed."""
+
+    def __init__(self, folder: Path, manifest: dict[str, Any]) -> None:
+        self._folder = folder
+        self._manifest = manifest
+
+    @contextmanager
+    def sound(self) -> Iterator[None]:
+        """Tell of a table that cannot be read."""
+        try:
+            yield
+        except (OSError, pl.exceptions.PolarsError) as error:
+            raise SavedRunError(
+                f"the saved run '{self._folder}' is damaged",
+                why=str(error).splitlines()[0],
+                help="save it again from the log",
+            ) from error
+
+    def items(self) -> list[tuple[str, Item]]:
+        """Make segments, passes and server lines."""
+        manifest = self._manifest
+        with self.sound():
+            tables = {name: pl.read_parquet(self._folder / f"{name}.parquet") for name in _TABLES}
+        files: list[str] = manifest["item_files"]
+        prefixes = [_prefix(row) for row in tables["prefixes"].iter_rows(named=True)]
+        payloads = [_payload(row) for row in tables["payloads"].iter_rows(named=True)]
+        out: list[tuple[str, Item]] = []
+        built: list[Item] = []
+        for row in tables["items"].iter_rows(named=True):
+            file = files[row["file"]]
+            item: Item
+            if row["type"] == _SEGMENT:
+                item = Segment(file=file, **manifest["segments"][row["number"]])
+            elif row["type"] == _SERVER:
+                item = ServerEvent((0, 0, prefixes[0], payloads[0]), row["segment"], row["during"], file)
             else:
-                item.records[-1].variants.append(occurrence)
-    return out
+                names = ("number", "segment", "role", "phase", "evidence", "reason", "during", "complete")
+                values = {name: row[name] for name in (*names, "expected_copies", "time")}
+                item = ForwardPass(group=tuple(json.loads(row["group"])), file=file, **values)
+            built.append(item)
+            out.append((file, item))
+        # Stable: copies and variants of a record stay in file order.
+        in_records = tables["occurrences"].sort("item", "record", "part", maintain_order=True)
+        for index, _, part, copies, line, offset, prefix, payload in in_records.iter_rows():
+            occurrence: Occurrence = (line, offset, prefixes[prefix], payloads[payload])
+            item = built[index]
+            if isinstance(item, ServerEvent):
+                item.occurrence = occurrence
+            elif isinstance(item, ForwardPass):
+                if part == _FIRST:
+                    item.records.append(Record(occurrence, copies))
+                elif part == _COPY:
+                    item.records[-1].others.append(occurrence)
+                else:
+                    item.records[-1].variants.append(occurrence)
+        return out
+
+    def events(self) -> pl.DataFrame | None:
+        """Return the events table; None as :meth:`lazy_events` says."""
+        with self.sound():
+            found = self.lazy_events()
+            return found.collect() if found is not None else None
+
+    def lazy_events(self) -> pl.LazyFrame | None:
+        """Return the events table, of which only the columns that are asked for are looked up.
+
+        None where ranks without a column of their own were printed: they stand among the fields of every single event.
+        """
+        folder, files = self._folder, self._manifest["item_files"]
+        prefixes = pl.read_parquet(folder / "prefixes.parquet")
+        if (prefixes["extra"] != "[]").any():
+            return None
+        labels = ("segment", "during", "phase", "evidence")
+        items = pl.read_parquet(folder / "items.parquet", columns=["type", "file", "number", "role", *labels]).select(
+            *("role", *labels),
+            **{"pass": pl.when(pl.col("type") == _PASS).then("number")},
+            file=pl.col("file").replace_strict(range(len(files)), files, return_dtype=pl.String),
+        )
+        shape = pl.col("shape")
+        payloads = pl.scan_parquet(folder / "payloads.parquet", row_index_name="payload").select(
+            *("payload", "kind", "site", "event", "layer", "norm", "head", "intact"),
+            said_role="role",
+            rows=pl.when(shape.list.len() > 1).then(shape.list.first()),
+            width=shape.list.last(),
+            shape=shape.cast(pl.List(pl.String)).list.join("x"),
+            capture_hidden_mode="mode",
+            fields=pl.col("fields").map_batches(_plain_fields, return_dtype=pl.String),
+        )
+
+        def looked_up(table: pl.DataFrame, name: str, by: str) -> pl.Expr:
+            # Not a join, which is made whether or not one of its columns is asked for.
+            return pl.lit(table[name].rename("")).gather(pl.col(by))
+
+        columns = {name: pl.col(name) for name in ("line", "offset", *frames.PAYLOAD_SCHEMA)}
+        columns |= {name: looked_up(prefixes, name, "prefix") for name in frames.PREFIX_SCHEMA}
+        columns |= {name: looked_up(items, name, "item") for name in frames.LABEL_SCHEMA}
+        columns["role"] = pl.coalesce("said_role", columns["role"])
+        told = pl.scan_parquet(folder / "occurrences.parquet").join(
+            payloads.filter(pl.col("kind") == "event"), on="payload", maintain_order="left"
+        )
+        return told.select(columns[name].alias(name) for name in frames.EVENTS_SCHEMA)
 
 
 def _prefix(row: dict[str, Any]) -> Prefix:
@@ -301,3 +381,10 @@ def _payload(row: dict[str, Any]) -> Payload:
     row["fields"] = json.loads(row["fields"])
     rows = shape[0] if shape and len(shape) > 1 else None
     return Payload(rows=rows, width=shape[-1] if shape else None, **row)
+
+
+def _plain_fields(fields: pl.Series) -> pl.Series:
+    """Return fields as the events table has them: nan and inf by their names."""
+    texts = fields.unique()
+    told = [json.dumps(plain(json.loads(text)), ensure_ascii=False) for text in texts]
+    return fields.replace_strict(texts, told, return_dtype=pl.String)
