@@ -275,7 +275,8 @@ class Form:
         if event in CAPTURE_EVENTS:
             before = [layer for layer in self.layers if payload.layer is not None and layer < payload.layer]
             return not before or made.last_layer == before[-1]
-        complete = not self.layers or made.last_layer == self.layers[-1]
+        cut = made.index == 0 and made.captures == 0  # The log begins in it, behind its captures.
+        complete = cut or not self.layers or made.last_layer == self.layers[-1]
         if event == "forward_end":
             return complete
         if event == "aux_concat" and made.role == "target":
@@ -310,6 +311,7 @@ class Census:
         self._copies: dict[tuple[Any, ...], int] = {}
         self._vague: Counter[tuple[Any, ...]] = Counter()
         self._early: Counter[tuple[Any, ...]] = Counter()
+        self._belated: dict[tuple[Any, ...], int] = {}  # printed before "ready" too: by writers ahead, or a warm-up
         self._runs: Counter[int] = Counter()
         self._run: tuple[tuple[Any, ...] | None, int] = (None, 0)
         self.most_open = 0
@@ -332,10 +334,12 @@ class Census:
         key = text_key(payload)
         if counts:
             self.serving += 1
-            if unmistakable(payload):
-                self._copies[key] = self._copies.get(key, 0) + 1
-            else:
+            if not unmistakable(payload):
                 self._vague[key] += 1
+            elif key in self._early:
+                self._belated[key] = self._belated.get(key, self._early[key]) + 1
+            else:
+                self._copies[key] = self._copies.get(key, 0) + 1
             before, length = self._run
             if key != before:
                 self._runs[length] += 1
@@ -395,7 +399,7 @@ class Census:
         before = self._usual
         if self.tangled and self.records < 8 * self.FIRST:
             return False  # A warm-up, or long bursts, make several schedulers look like one with damage.
-        if not old and self.records >= 4 * self.FIRST:
+        if not old and not self._belated and self.records >= 4 * self.FIRST:
             return True
         usual, times = Counter(old).most_common(1)[0] if old else (0, 0)
         self._usual = usual if len(old) >= 8 and times >= 0.8 * len(old) else None
@@ -419,8 +423,9 @@ class Census:
 
     def writers(self, tp_size: int | None) -> tuple[int | None, str]:
         """Return how many writers print every record, None when that cannot be told, and the evidence in words."""
-        counts: Mapping[Any, int] = self._copies or self._vague or self._early
-        if not self._copies and self._vague and self.records >= 64:
+        clear = self._copies or (self._belated if tp_size != 1 else {})
+        counts: Mapping[Any, int] = clear or self._vague or self._early
+        if not clear and self._vague and self.records >= 64:
             return self._by_runs(tp_size)
         if not counts:
             return (None, "no record outside graph capture") if tp_size is None else (tp_size, "tp_size in server_args")

@@ -149,7 +149,6 @@ class Group:
         self._live: deque[Open] = deque()
         self._left = -1  # passes before this one have been left by every writer
         self._blurred = False
-        self._vague_joins = False
         self._served = False
         self._serving = False
         self._warm = 0
@@ -240,23 +239,33 @@ class Group:
         return True
 
     def _standing_at_end(self, payload: Payload) -> list[Open]:
-        """Return the passes of which some writer has printed the last capture but not the joined state.
+        """Return the passes of which some writer may print a ``forward_end`` now; none where nothing tells.
 
-        Only such a writer prints a ``forward_end``. None where these records are not one of a kind themselves.
+        It stands behind the last capture, before the joined state: where both are one of a kind, they tell how many
+        writers stand there. Where some passes have records that are not, a writer may stand in any of those too, and
+        in any that is not known to have come so far.
         """
         layers = self.form.layers
-        if self._vague_joins or not layers:
-            return []
-        rows, last = payload.rows, layers[-1]
-        return [
-            made
-            for made in self._not_left()
-            if made.rows == rows
-            and made.tail is not None
-            and made.last_layer == last
-            and made.tail.total > _copies_of(made.joined if self.form.joins else made.joined or made.end)
-            and unmistakable(made.tail.payload)
-        ]
+        standing: list[Open] = []
+        begun: list[Open] = []
+        clear = vague = False
+        for made in self._not_left() if layers else ():
+            tail = made.tail
+            if tail is None or made.rows != payload.rows:
+                continue
+            after = made.joined if self.form.joins else made.joined or made.end
+            if not unmistakable(tail.payload) or (made.joined is not None and not unmistakable(made.joined.payload)):
+                vague = True
+                begun.append(made)
+                continue
+            clear = True
+            if made.last_layer != layers[-1]:
+                begun.append(made)
+            elif tail.total > _copies_of(after):
+                standing.append(made)
+        if vague and clear:
+            return sorted((*standing, *begun), key=lambda made: made.index)
+        return standing
 
     def _not_left(self) -> deque[Open]:
         """Return the passes that some writer may still print records of."""
@@ -361,6 +370,7 @@ class Group:
 
         That is the one of its kind in the current pass, when that pass is not finished (then nothing else can come),
         or when the values are nearly the same; or, in an unfinished pass, one with nearly the same values before it.
+        A norm alone is no such value: those of other passes are often as near.
         """
         kind = kind_of(payload)
         whole = self._whole(current)
@@ -368,7 +378,8 @@ class Group:
             for slot in made.slots:
                 if kind_of(slot.payload) != kind or slot.total >= self.number:
                     continue
-                if near(payload, slot.payload) or compatible(payload, slot.payload) or (made is current and not whole):
+                alike = payload.head and slot.payload.head and near(payload, slot.payload)
+                if alike or compatible(payload, slot.payload) or (made is current and not whole):
                     return slot
         return None
 
@@ -532,7 +543,7 @@ class Group:
         if self._track.current is not None:
             self._close(self._track.current)
             self._track.current = None
-        scene.lives.active = scene.lives.past = True
+        scene.lives.active = scene.lives.served = True
         later = Later(occurrence, Slot(occurrence), scene)
         scene.queue.append(later)
         self._later.append(later)
@@ -580,8 +591,6 @@ class Group:
             made.printed = printed_phase(payload)
         if self.number != 1:
             self._chain(slot, made)
-            if made.joined is slot and made.role == "target":
-                self._vague_joins = not unmistakable(payload)
         return slot
 
     def _chain(self, slot: Slot, made: Open) -> None:
@@ -639,7 +648,7 @@ class Group:
         elif made.region is None:
             made.fresh = lives.started and not track.served
         if made.region is None:
-            self._served = track.served = lives.active = lives.past = True
+            self._served = track.served = lives.active = lives.served = True
             made.during = lives.during_serving if later is None else later.during
         else:
             made.during = "graph_capture"
@@ -659,15 +668,22 @@ class Group:
     def _region(self, role: Role, rows: int | None) -> str | None:
         """Return what is being captured into a graph, as far as it concerns a pass of this role.
 
-        Other writers run a little ahead of the one that logs: a target pass while the draft's graphs are captured
-        is already served, and nothing is captured any more once serving began (except by a line after "ready").
+        Other writers run ahead of the one that logs. They print the target's dummy passes, then the draft's, and what
+        is served begins with a target pass: so a draft pass before that one is a dummy, whatever was logged, and a
+        target pass behind the draft's dummies is served. Nothing is captured any more once serving began (except by a
+        line after "ready").
         """
-        lives = self.scene.lives
+        lives, habits = self.scene.lives, self.habits
         region = lives.region
-        if region is None or (self._served and not lives.ready) or (region == ANY and self.habits.capture_over):
+        if self._served and not lives.ready:
+            return None
+        if region is None:
+            ahead = role == "draft" and self.several and lives.graphs and habits.targets and not lives.ready
+            return ANY if ahead else None
+        if region == ANY and habits.capture_over:
             return None
         if role == "target":
-            if "draft" in region or (region == ANY and self.habits.captured_drafts):
+            if "draft" in region or (habits.captured_drafts and (region == ANY or self.several)):
                 # The target's graphs are captured before the draft's.
                 return None
             tokens = lives.draft_tokens

@@ -12,6 +12,7 @@ An occurrence goes through these rooms: :mod:`logscope.segments` (which server l
 
 from __future__ import annotations
 
+from collections import Counter
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +20,7 @@ from logscope.assembly import KNOWN, Open
 from logscope.copies import Census, Form
 from logscope.groups import UNCOUNTED, Doubt, Group, Later, Scene, Writer
 from logscope.model import Segment, ServerEvent
-from logscope.segments import OPENERS, PAST, STARTUP, Lives
+from logscope.segments import LOADS, PAST, STARTUP, Lives, begins_again
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -296,6 +297,8 @@ class _Look:
         self._started = False
         self._ready = False
         self._past = False
+        self._served = False
+        self._loads: Counter[tuple[Any, ...]] = Counter()
         self._args: tuple[Any, ...] | None = None
         self.tp_size: int | None = None
         self.dp_size: int | None = None
@@ -314,15 +317,23 @@ class _Look:
         payload, prefix = occurrence[3], occurrence[2]
         event = payload.event
         again = event == "server_args" and self._args == prefix.writer
-        if self.held and event in OPENERS and (self._past or again):
+        if self.held and (again or self._begins_again(event, prefix)):
             return True
         if event == "server_args":
             self._args = prefix.writer
             self.tp_size = _number(payload.fields.get("tp_size"))
             self.dp_size = _number(payload.fields.get("dp_size"))
-        elif event in PAST or event in KNOWN:
-            self._past = self._past or not self._capturing
+        elif event == LOADS:
+            self._loads[prefix.writer] += 1
+        elif not self._capturing:
+            self._past = self._past or event in PAST
+            self._served = self._served or event in KNOWN
         return False
+
+    def _begins_again(self, event: str | None, prefix: Prefix) -> bool:
+        several = (self.tp_size or 1) > 1 or any(len(names) > 1 for names in self.marked.values())
+        loads = self._loads[prefix.writer]
+        return begins_again(event, past=self._past, served=self._served, loads=loads, several=several)
 
     def take(self, occurrence: Occurrence) -> bool:
         """Hold an occurrence back; True when enough was seen to count the writers."""

@@ -266,7 +266,7 @@ def _captured_draft(made: Open, habits: Habits, what: str, *, final: bool) -> La
         if made.wide is None or made.wide == extend or not habits.wide:
             return Label("draft_extend" if extend else "decode", "server")
         return Label("draft_extend" if made.wide else "decode", "rows")
-    if made.wide is None or not (made.wide or habits.wide):
+    if made.wide is None or not (made.wide or habits.wide or made.group.form.fc):
         if not final:
             return None
         return Label("unknown", "none", "graphs are captured, and no line tells of which draft pass")
@@ -324,9 +324,11 @@ def _target(made: Open, habits: Habits, lives: Lives, *, final: bool) -> Label |
         # Nothing was served before it: there is nothing to verify.
         return Label("extend", "order")
     back = made.back
-    if back is not None and is_decode(back):
+    rows, tokens = made.rows, draft_tokens_of(made, lives)
+    # Behind a decode step with other rows than any verify has: the lines between are lost.
+    lost = rows is not None and tokens is not None and rows % tokens != 0
+    if back is not None and is_decode(back) and not lost:
         return Label("verify", "order")
-    rows = made.rows
     after = made.next
     if after is None:
         if not final:

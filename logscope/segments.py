@@ -7,6 +7,7 @@ it is start-up, graph capture, warm-up or serving. It must not know forward pass
 from __future__ import annotations
 
 import re
+from collections import Counter
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
@@ -37,6 +38,8 @@ STARTUP = frozenset(
 OPENERS = frozenset({"server_args", "spec_v1", "spec_v2", "load_weight_begin"})
 # Lines that show that start-up is over, or that the process is.
 PAST = frozenset({"ready", "decode_stats", "request_finish", "sigquit", "traceback"})
+# A life has two of these lines of every process: the target's and the draft's.
+LOADS = "load_weight_begin"
 # Lines no server prints while it captures graphs: a region whose end was lost ends here.
 _NOT_CAPTURING = frozenset(
     {"ready", "prefill_stats", "decode_stats", "load_weight_begin", "http_access", "server_args"}
@@ -49,6 +52,15 @@ ANY = "any"
 
 # More draft tokens, steps or ranks than any server has.
 _MOST = 1 << 31
+
+
+def begins_again(event: str | None, *, past: bool, served: bool, loads: int, several: bool) -> bool:
+    """Tell whether a line of a starting server begins the next life, by what stands before it.
+
+    ``past``: a server line says that start-up was over. ``served``: a debug record shows it; where ``several`` ranks
+    print, another one may be ahead of the process that loads its draft, which has said so once before (``loads``).
+    """
+    return event in OPENERS and (past or (served and not (several and event == LOADS and loads < 2)))
 
 
 class Prefill:
@@ -79,6 +91,8 @@ class Lives:
         the last ``Prefill batch`` lines, oldest first.
     running, most_running
         ``#running-req`` of the last ``Decode batch`` line, and the most requests that can have run at once.
+    past, served
+        whether a server line, a debug record shows that start-up is over.
     adaptive, setting, first_setting
         whether steps and draft tokens change while it serves; the pair in force since the last line that says so, and
         the one before the first such line.
@@ -100,6 +114,8 @@ class Lives:
         self.ready_offset: int | None = None
         self.active = False
         self.past = False
+        self.served = False
+        self._loads: Counter[tuple[object, ...]] = Counter()
         self.loaded = False
         self.foretold = False
         self.warm_tokens: set[int] = set()
@@ -147,7 +163,9 @@ class Lives:
         event = payload.event
         if event not in OPENERS or payload.kind not in ("event", "mark"):
             return False
-        if self.past:
+        several = self.segment.writers is not None and self.segment.writers > 1
+        loads = self._loads[prefix_origin]
+        if begins_again(event, past=self.past, served=self.served, loads=loads, several=several):
             return True
         # Two servers of one launch (nodes, actors) print their arguments one after the other: one life.
         return event == "server_args" and self._args_origin is not None and self._args_origin == prefix_origin
@@ -208,6 +226,8 @@ class Lives:
             self.loaded = self.loaded or event not in ("server_args", "spec_v1", "spec_v2")
         if event in PAST:
             self.past = True
+        elif event == LOADS:
+            self._loads[prefix.writer] += 1
         if self.region is not None and event in _NOT_CAPTURING:
             self._regions.clear()
             self.region = None

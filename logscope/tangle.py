@@ -58,6 +58,7 @@ class _State(NamedTuple):
     ended: bool = False
     first: Payload | None = None
     squares: float | None = 0.0
+    slack: float = 0.0
     join: Payload | None = None
     decodes: int = 0
 
@@ -67,7 +68,8 @@ class _State(NamedTuple):
         if self.stage == _READ and self.join is not None and self.join.rows != 1 and self.phase == "draft_extend":
             # The draft goes on with one row of many: which one, its numbers do not tell.
             join = self.join.rows
-        return (self.stage, self.phase, self.rows, self.layer, self.ended, id(self.first), join, self.decodes)
+        first = id(self.first)
+        return (self.stage, self.phase, self.rows, self.layer, self.ended, first, self.squares, join, self.decodes)
 
 
 class Move(NamedTuple):
@@ -272,18 +274,21 @@ class Tangle:
         layer = payload.layer
         if layer is None:
             return
-        square = None if payload.norm is None else payload.norm * payload.norm
+        square, slack = None, 0.0
+        if payload.norm is not None and payload.norm == payload.norm:  # nan adds up to anything
+            square, slack = payload.norm * payload.norm, 2 * payload.norm * payload.norm_resolution
         if state.stage == _TARGET and not state.ended and payload.rows == state.rows and layer > state.layer:
             between = [one for one in layers if state.layer < one < layer]
             if not between:
                 total = None if square is None or state.squares is None else state.squares + square
-                yield 0, state._replace(layer=layer, squares=total), False
+                yield 0, state._replace(layer=layer, squares=total, slack=state.slack + slack), False
         if not layers or layer == layers[0]:
             phases: tuple[Phase, ...] = ("extend", "verify")
             for phase in phases:
                 cost = self._begin(state, phase, payload.rows)
                 if cost is not None:
-                    yield cost, _State(_TARGET, phase, payload.rows, layer, first=payload, squares=square), True
+                    begun = _State(_TARGET, phase, payload.rows, layer, first=payload, squares=square, slack=slack)
+                    yield cost, begun, True
 
     def _begin(self, state: _State, phase: Phase, rows: int | None) -> int | None:
         """Return what it costs a scheduler to run the target now, None when it cannot."""
@@ -322,7 +327,7 @@ class Tangle:
         if first is not None and first.head is not None and payload.head is not None:
             cost += 0 if _equal_heads(first.head, payload.head) else _HEAD
         if payload.norm is not None and state.squares is not None:
-            cost += 0 if _adds_up(state.squares, payload) else _NORM
+            cost += 0 if _adds_up(state.squares, state.slack, payload) else _NORM
         yield cost, _State(_JOINED, state.phase, state.rows, join=payload), False
 
     def _forward(self, state: _State, payload: Payload) -> Iterator[tuple[int, _State, bool]]:
@@ -434,8 +439,11 @@ def _near(one: Payload, other: Payload) -> bool:
     return abs(one.norm - other.norm) <= slack
 
 
-def _adds_up(squares: float, joined: Payload) -> bool:
-    """Tell whether a sum of squared norms is that of the joined state (to 5e-6, and the printed digits)."""
+def _adds_up(squares: float, slack: float, joined: Payload) -> bool:
+    """Tell whether a sum of squared norms, off by ``slack`` at most, is that of the joined state.
+
+    To 5e-6, and the printed digits: a norm derived from other values may be off by much more than a printed one.
+    """
     want = joined.norm or 0.0
-    slack = 5e-6 * want * want + 8 * (joined.norm_resolution + 5e-5) * abs(want)
+    slack += 5e-6 * want * want + 8 * (joined.norm_resolution + 5e-5) * abs(want)
     return not abs(squares - want * want) > slack

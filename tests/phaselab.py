@@ -401,16 +401,20 @@ def together(one, other, seed, *, burst=1):
 
 
 def served_later(log):
-    """Return a run as a second scheduler's: the same warm-up, then the second half of its requests."""
+    """Return a run as a second scheduler's: the same warm-up, then the second half of its requests.
+
+    Where prints are buffered, "ready" stands inside the warm-up: that goes on to the extend that serves first.
+    """
     first = next(at for at, unit in enumerate(log) if unit.debug)
     ready = next(at for at, unit in enumerate(log) if b"ready to roll" in unit.text)
-    rest = log[ready + 1 :]
-    half = next(
-        at
-        for at in range(len(rest) // 2, len(rest))
-        if rest[at].labels[:1] == (("target", "extend"),) and rest[at - 1].labels[:1] != (("target", "extend"),)
-    )
-    return [unit for unit in log[first:ready] if unit.debug] + [unit for unit in rest[half:] if unit.debug]
+    served = next(at for at in range(ready, len(log)) if _begins_extend(log, at))
+    half = next(at for at in range((ready + len(log)) // 2, len(log)) if _begins_extend(log, at))
+    return [unit for unit in (*log[first:served], *log[half:]) if unit.debug]
+
+
+def _begins_extend(log, at):
+    extend = (("target", "extend"),)
+    return log[at].labels[:1] == extend and log[at - 1].labels[:1] != extend
 
 
 def two_schedulers(log, seed, *, marked):
