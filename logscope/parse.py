@@ -269,7 +269,10 @@ class Parser:
 
         A payload alone stands at the beginning of its line, without a prefix.
         """
-        if line.startswith(self._hot):
+        mark = line.find(self._hot)
+        if mark > 0:
+            return self._behind_prefix(line, mark)
+        if mark == 0:
             return self._quick(line) or self._plain(line)
         # Most lines without a record differ from others of their kind in numbers only.
         kind = line.translate(None, DIGITS)
@@ -278,9 +281,6 @@ class Parser:
         known = self._kinds.get(kind)
         if known is not None:
             return None if isinstance(known, int) else self._by_template(line, known)
-        mark = line.find(self._hot)
-        if mark > 0:
-            return self._behind_prefix(line, mark)
         if self.grammar.undigited_finder.search(kind) is None:
             if len(kind) <= _LONG_LINE:
                 _remember(self._boring, kind, _BORING)
@@ -291,14 +291,14 @@ class Parser:
 
     def _behind_prefix(self, line: bytes, mark: int) -> tuple[int, Prefix, Payload] | None:
         """Read a line of which only the prefix or the numbers are new."""
-        text = line[mark:]
+        text, before = line[mark:], line[:mark]
         payload = self._seen.get(text)
-        if not isinstance(payload, Payload):
+        if payload.__class__ is not Payload:
             payload = self._quick(text)
             if payload is None:
                 return None
             self._seen[text] = payload
-        prefix = self._prefix(line[:mark])
+        prefix = self._prefixes.get(before) or self._prefix(before)
         return None if prefix is None else (mark, prefix, payload)
 
     def _by_template(self, line: bytes, known: _Known) -> tuple[int, Prefix, Payload] | None:
