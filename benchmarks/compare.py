@@ -228,11 +228,8 @@ def programs(log: Path, peers: Path | None, scratch: Path) -> list[Program]:
     """Return what can be run here; what is missing is said on stderr."""
     logscope = [sys.executable, "-m", "logscope"]
     parquet, saved = scratch / "events.parquet", scratch / "run"
-    reread = f"""
-import logscope
-run = logscope.open({str(saved)!r})
-print(run.sql("select site, event, layer, count(*), avg(norm) from events group by site, event, layer").height)
-"""
+    question = "select site, event, layer, count(*), avg(norm) from events group by site, event, layer"
+    reread = f"import logscope; print(logscope.open({str(saved)!r}).sql({question!r}).height)"
     save = f"import logscope; logscope.load({str(log)!r}).save({str(saved)!r})"
     found = [
         Program("cat", ["sh", "-c", f"cat {log} >/dev/null"], check_nothing, "reads the bytes"),

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 
 from logscope.errors import UsageError
+from logscope.labelled import EVENT_KEYS
 from logscope.report import plain
 
 if TYPE_CHECKING:
@@ -69,31 +70,10 @@ LABEL_SCHEMA = _schema(
         "pass": pl.Int64,
     }
 )
-EVENTS_SCHEMA = _schema(
-    {
-        "file": pl.String,
-        "line": pl.Int64,
-        "offset": pl.Int64,
-        "segment": pl.Int32,
-        "during": pl.String,
-        **PREFIX_SCHEMA,
-        "site": pl.String,
-        "event": pl.String,
-        "role": pl.String,
-        "phase": pl.String,
-        "evidence": pl.String,
-        "pass": pl.Int64,
-        "layer": pl.Int64,
-        "rows": pl.Int64,
-        "width": pl.Int64,
-        "shape": pl.String,
-        "norm": pl.Float64,
-        "head": pl.List(pl.Float64),
-        "capture_hidden_mode": pl.String,
-        "intact": pl.String,
-        "fields": pl.String,
-    }
-)
+_EVENT_COLUMNS: dict[str, Any] = {
+    "line": pl.Int64, "offset": pl.Int64, **PREFIX_SCHEMA, **PAYLOAD_SCHEMA, **LABEL_SCHEMA
+}  # fmt: skip
+EVENTS_SCHEMA = _schema({name: _EVENT_COLUMNS[name] for name in EVENT_KEYS})
 PASSES_SCHEMA = _schema(
     {
         "file": pl.String,
