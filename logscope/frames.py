@@ -8,7 +8,12 @@ only point to it. It must not know how a run was read.
 from __future__ import annotations
 
 import json
+import os
+import re
 from array import array
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
@@ -25,7 +30,7 @@ if TYPE_CHECKING:
     from logscope.run import Run
 
 # Rows of one batch when a table is written without being held in memory.
-BATCH = 1 << 18
+BATCH = 1 << 15
 
 
 def _schema(columns: Mapping[str, pl.DataType | type[pl.DataType]]) -> pl.Schema:
@@ -227,6 +232,34 @@ def event_batches(events: Iterable[Labelled], size: int = BATCH) -> Iterator[pl.
             yield table.frame()
             table = EventTable()
     yield table.frame()
+
+
+def write_events(events: Iterable[Labelled], path: Path) -> None:
+    """Write labelled events as a Parquet file, with one batch of them in memory at a time.
+
+    The batches are files of their own first, in a folder beside it: polars does not append, and a stream that it draws
+    itself cannot be interrupted in order.
+
+    Raises what ``events`` raises, and OSError when the file cannot be written.
+    """
+    with TemporaryDirectory(prefix=f"{path.name}.", dir=path.parent) as folder, _writing():
+        parts = []
+        for number, batch in enumerate(event_batches(events)):
+            parts.append(Path(folder) / f"{number}.parquet")
+            batch.write_parquet(parts[-1])
+        pl.scan_parquet(parts).sink_parquet(path, row_group_size=4 * BATCH)
+
+
+@contextmanager
+def _writing() -> Iterator[None]:
+    """Raise what polars says of a full disk as the OSError it is."""
+    try:
+        yield
+    except pl.exceptions.PolarsError as error:
+        number = re.search(r"\(os error (\d+)\)", str(error))
+        if number is None:
+            raise
+        raise OSError(int(number[1]), os.strerror(int(number[1]))) from error
 
 
 def events(run: Run) -> pl.DataFrame:

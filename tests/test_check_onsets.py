@@ -17,6 +17,7 @@ from simulated import HIDDEN, Server, Tensor, join
 from logscope.check import check
 from logscope.run import load
 
+TARGET = r"\[dsv2\]|num_aux=3"
 CONTRACT = {"aux_layers": [3, 31, 59], "target_hidden_size": HIDDEN, "hidden_size": HIDDEN}
 
 
@@ -226,6 +227,30 @@ def test_a_layer_beyond_the_target_is_impossible():
     assert "H105" not in fired(checked(Server(9).serve().lines, {**CONTRACT, "target_num_hidden_layers": 61}))
 
 
+@pytest.mark.parametrize("extends", [True, False])
+def test_verifies_that_are_printed_no_more(extends):
+    """Verifies print for some rounds, then none does while extends go on: named at the first round without one.
+
+    Where nothing of the target is printed any more, extends neither, the prints were switched off: no fault.
+    """
+    server = Server(5).serve()
+    begin = len(server.lines)
+    for _ in range(6):
+        at = len(server.lines)
+        server.extend(7)
+        for _ in range(3):
+            if not extends:
+                server.lines[at:] = [line for line in server.lines[at:] if not re.search(TARGET, line)]
+            at = len(server.lines)
+            server.round()
+            server.lines[at:] = [line for line in server.lines[at:] if not re.search(TARGET, line)]
+    report = checked(server.lines)
+    assert fired(report) == ({"H101"} if extends else set()), report.headline
+    if extends:
+        reads = [n for n, line in enumerate(server.lines, 1) if n > begin and f", {3 * HIDDEN}]), embeds" in line]
+        assert the(report, "H101").where.line == reads[1]
+
+
 # ------------------------------------------------------------------------------------------------ what is no fault
 
 
@@ -270,6 +295,17 @@ def test_trees_that_read_another_state_are_found_by_first_values():
                           topk=4, tokens=8)  # fmt: skip
     lines = [re.sub(r", first5=\[.*\]", "", line) if "aux concat: num_aux=3" in line else line for line in lines]
     assert the(checked(lines), "N106").where.line > begin
+
+
+def test_a_log_that_ends_inside_a_record_is_not_damaged():
+    """Copied while it grew: the last record is cut, which is a note. Cut in the middle of the log it is a warning."""
+    lines = Server(4).serve().lines
+    at = max(number for number, line in enumerate(lines) if " capture: " in line)
+    cut = lines[at][: lines[at].index("norm=") + 8]
+    report = checked([*lines[:at], cut])
+    assert [(finding.rule, finding.severity) for finding in report.findings] == [("L102", "note")]
+    assert the(report, "L102").where.line == at + 1
+    assert fired(checked([*lines[:at], cut, *lines[at + 1 :]])) == {"L102"}
 
 
 # --------------------------------------------------------------------------------------------------------------- writers

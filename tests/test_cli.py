@@ -15,6 +15,7 @@ import subprocess
 import sys
 import time
 import tomllib
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -23,8 +24,9 @@ import polars as pl
 import pytest
 from conftest import CASE_LOGS, DATA, real_log
 
+import logscope
 import logscope.queries.captures
-from logscope import cli, explain, settings
+from logscope import cli, explain, frames, settings
 from logscope.cli.commands import COMMANDS, GRAMMAR
 from logscope.errors import UsageError
 from logscope.labelled import Labelled
@@ -433,6 +435,47 @@ def test_events_as_parquet_and_sql(capsys):
     rows = json.loads(capsys.readouterr().out)["tables"]["result"]
     counts = frame.filter(pl.col("site") == "dsv2").group_by("event").len().sort("event")
     assert [(row["event"], row["n"]) for row in rows] == counts.rows()
+
+
+@pytest.mark.usefixtures("clean")
+def test_parquet_of_many_batches_is_the_same(monkeypatch):
+    """Written batch by batch, the file holds what it holds in one piece, in the same order; a saved run's too."""
+    run = logscope.load(real_log("healthy-topk1"))
+    monkeypatch.setattr("logscope.frames.event_batches", partial(frames.event_batches, size=300))
+    assert cli.main(["events", str(real_log("healthy-topk1")), "-o", "x.parquet"]) == 0
+    assert pl.read_parquet("x.parquet").equals(run.events, null_equal=True)
+    run.save("good.run")
+    assert cli.main(["events", "good.run", "-o", "y.parquet"]) == 0
+    assert pl.read_parquet("y.parquet").equals(run.events, null_equal=True)
+
+
+@pytest.mark.parametrize("form", ["parquet", "csv"])
+def test_a_file_that_does_not_fit_is_told_and_taken_away(form, clean):
+    """No room for the result: trouble with the system's reason, and nothing is left behind."""
+    code = (
+        "import resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))\n"
+        f"from logscope.cli import main; sys.exit(main(['events', {str(real_log('healthy-topk1'))!r}, '-o', 'x.{form}']))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=clean)
+    assert done.returncode == 2
+    assert f"error: 'x.{form}' cannot be written\n  why: File too large" in done.stderr
+    assert not list(clean.iterdir())
+
+
+def test_ctrl_c_leaves_no_part_of_a_parquet_file(clean):
+    """Interrupted while the batches are written: exit code 130, and nothing is left behind."""
+    data = real_log("healthy-topk1").read_bytes()
+    (clean / "long.log").write_bytes(data * (1 + (30 << 20) // len(data)))
+    command = [sys.executable, "-m", "logscope", "events", "long.log", "-q", "-o", "x.parquet"]
+    with subprocess.Popen(command, cwd=clean, stderr=subprocess.PIPE) as process:
+        until = time.monotonic() + 60
+        while len(list(clean.glob("*/*.parquet"))) < 2:
+            assert time.monotonic() < until
+            assert process.poll() is None
+            time.sleep(0.01)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(30) == 130
+    assert [path.name for path in clean.iterdir()] == ["long.log"]
 
 
 def test_follow_prints_events_as_they_come():

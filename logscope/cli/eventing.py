@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 from contextlib import contextmanager
 from dataclasses import replace
+from itertools import chain, islice
 from typing import TYPE_CHECKING, Any
 
 from logscope.cli.output import Target, redactor, replace_file, show, style_of, target, write
@@ -19,6 +20,7 @@ from logscope.render.events import FORMS, SUFFIXES, EventWriter
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
+    from pathlib import Path
 
     from logscope.cli.options import Shared
     from logscope.labelled import Labelled
@@ -26,7 +28,7 @@ if TYPE_CHECKING:
 
 
 def stream(logs: Sequence[str], shared: Shared, *, follow: bool) -> int:
-    """Write every selected event, in flat memory (JSON, one value, and Parquet keep them)."""
+    """Write every selected event, in flat memory (JSON, being one value, keeps them)."""
     wanted = target(shared, SUFFIXES, (*FORMS, "parquet"))
     if shared.explain_python:
         return explain(_python(logs, shared, wanted, follow=follow))
@@ -116,19 +118,26 @@ def _parquet(logs: Sequence[str], shared: Shared, wanted: Target) -> int:
         raise UsageError("Parquet goes to a file", help="-o events.parquet")
     if shared.redact:
         raise UsageError("--redact cannot be joined with Parquet", help="write ndjson or csv")
-    from logscope import frames, grammar, run  # noqa: PLC0415 - imports polars
+    from logscope import grammar, run  # noqa: PLC0415 - help must not pay for the parser
 
     sources = sources_named(logs, shared)
     if any(source.saved_run for source in sources):
-        frame = open_run(logs, shared).events
+        replace_file(wanted.path, open_run(logs, shared).lazy("events").sink_parquet)
     else:
         known, reading, select = grammar.load(shared.grammar or ()), run.Reading(), shared.select()
         with progress(sources) as on_block:
             events = run.labelled_events(sources, known, reading, on_block=on_block)
-            frame = frames.event_frame(select.filter_events(events) if select else events)
-        recognised(reading.accounting, reading.files, reading.misses)
+            # The reader's process is forked with the first event, which polars and its threads would not allow.
+            first = list(islice(events, 1))
+            from logscope import frames  # noqa: PLC0415 - imports polars
+
+            def fill(part: Path) -> None:
+                arrived = chain(first, events)
+                frames.write_events(select.filter_events(arrived) if select else arrived, part)
+                recognised(reading.accounting, reading.files, reading.misses)
+
+            replace_file(wanted.path, fill)
         warn(reading.warnings, shared)
-    replace_file(wanted.path, frame.write_parquet)
     _say_written(wanted, shared)
     return OK
 

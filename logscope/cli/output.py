@@ -157,9 +157,9 @@ def replace_file(path: Path, fill: Callable[[Path], object]) -> None:
         # A device or a pipe is written to, never replaced.
         if path.exists() and not path.is_file():
             path.write_bytes(part.read_bytes())
-            part.unlink()
         else:
             part.replace(path)
     except OSError as error:
-        part.unlink(missing_ok=True)
         raise InputError(f"'{path}' cannot be written", why=error.strerror) from error
+    finally:
+        part.unlink(missing_ok=True)

@@ -6,7 +6,7 @@ one.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from logscope.contract import DEFAULT_STATES
 from logscope.model import Place, states
@@ -19,14 +19,28 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from logscope.contract import Reading
-    from logscope.model import Finding, Payload, ServerEvent
+    from logscope.model import Finding, ForwardPass, Payload, ServerEvent
     from logscope.rules.base import Scene, View
 
 _MOST_SETS = 64
-# Signs of rounds between two printed extends before silent verifies are believed in.
+# Signs of rounds between two printed extends before silent verifies are believed in; and where verifies were printed
+# until then, the rounds of the draft without one, to the end, that show that they are printed no more.
 _SIGNS = 2
+_STOPPED = 8
 # Passes that lack layers, and passes that have them twice, from which on both come from mixed-up writers.
 _MIXED = 3
+
+
+class _Stop:
+    """What came after a scheduler's last verify: rounds of the draft, the first of them, an extend behind that."""
+
+    __slots__ = ("extend", "first", "rounds", "verify")
+
+    def __init__(self, verify: ForwardPass) -> None:
+        self.verify = verify
+        self.rounds = 0
+        self.first: Place | None = None
+        self.extend: Place | None = None
 
 
 @register(
@@ -49,6 +63,7 @@ class NoneInVerify(Rule):
         self._any_verify = False
         self._extends = 0
         self._silent: tuple[Place, Place] | None = None
+        self._stops: dict[tuple[Any, ...], _Stop] = {}
         # Whether the target's own lines are printed at all: where none is, a missing one says nothing.
         self._printed = False
 
@@ -62,9 +77,13 @@ class NoneInVerify(Rule):
             # A second draft_extend without a target pass between them: a verify ran and printed nothing.
             if item.phase == "draft_extend" and (view.order or 0) > 0:
                 self._sign(item.place)
+                if (stop := self._stops.get(item.group)) is not None:
+                    stop.rounds += 1
+                    stop.first = stop.first or item.place
             return
         if item.phase != "extend":
             self._any_verify = True
+            self._stops[item.group] = _Stop(item)
         if item.phase == "verify" and item.complete:
             self.looked += 1
             if view.captures:
@@ -75,6 +94,8 @@ class NoneInVerify(Rule):
             # Prints go on after the silent rounds, so they were not simply switched off.
             if self._extends and self._signs >= _SIGNS and self._first_sign is not None:
                 self._silent = self._silent or (self._first_sign, item.place)
+            if (stop := self._stops.get(item.group)) is not None and stop.first is not None:
+                stop.extend = stop.extend or item.place
             self._extends += 1
         self._signs, self._first_sign = 0, None
 
@@ -116,6 +137,22 @@ class NoneInVerify(Rule):
                 evidence=f"rounds were run at {first}, and the next extend at {last} prints captures again",
                 help="the target captures in extend only, or its prints stand in the extend branch only",
             )
+        elif (stop := self._stopped()) is not None and not (self._graph or graphs):
+            yield self.finding(
+                f"No verify is printed any more from {stop.first} on, while the draft's rounds and extends go on.",
+                stop.first,
+                severity="warning",
+                expected="hidden captures in every verify",
+                actual=f"{count(stop.rounds, 'round')} of the draft without one",
+                evidence=f"the last verify is pass {stop.verify.number} ({stop.verify.place}); the next extend at"
+                f" {stop.extend} prints captures again, and the rounds ran without CUDA graphs",
+                help="something switches captures, or their prints, off in verify while the server runs",
+            )
+
+    def _stopped(self) -> _Stop | None:
+        """Return since when one scheduler prints extends and rounds of the draft, and no verify to the end."""
+        stops = self._stops.values() if self._printed else ()
+        return next((stop for stop in stops if stop.rounds >= _STOPPED and stop.extend is not None), None)
 
     def checked(self) -> Checked:
         """Verify passes looked at."""

@@ -102,13 +102,40 @@ class Unparsed(_Reading):
 class Damaged(_Reading):
     """Records that are cut, or were put together again from two lines."""
 
+    def __init__(self, scene: Scene) -> None:
+        super().__init__(scene)
+        # The last line a record stands on: a record that is cut there was not damaged, the log ends.
+        self._end = 0
+
     def _wanted(self, payload: Payload) -> bool:
         return payload.kind == "event" and payload.intact in ("cut", "rejoined")
 
+    def see(self, view: View) -> None:
+        """Look at a pass; remember where its last record stands."""
+        super().see(view)
+        lines = [(record.others[-1] if record.others else record.first)[0] for record in view.item.records]
+        self._end = max(self._end, *lines, *[line for line, _, _, _ in view.damaged])
+
+    def server(self, event: ServerEvent) -> None:
+        """Look at a record outside of passes; remember where it stands."""
+        super().server(event)
+        self._end = max(self._end, event.place.line)
+
     def findings(self) -> Iterator[Finding]:
-        """Answer with their number and the first one."""
-        if self._found.first is not None:
-            place, payload = self._found.first
+        """Answer with their number and the first one; a record that is cut where the log ends is a note."""
+        if self._found.first is None:
+            return
+        place, payload = self._found.first
+        if self._found.count == 1 and payload.intact == "cut" and place.line >= self._end:
+            yield self.finding(
+                "The log ends inside a record. Its unfinished value enters no statistic.",
+                place,
+                severity="note",
+                actual=f"{payload.event} (cut)",
+                evidence=f"{self._found.why()}; no record stands behind it",
+                help="the log was copied while it grew, or the server was killed with text in its buffer",
+            )
+        else:
             yield self.finding(
                 f"{count(self._found.count, 'record')} {'is' if self._found.count == 1 else 'are'} damaged: cut, or put"
                 " together from two lines. Their values enter no statistic.",
