@@ -20,7 +20,7 @@ from logscope.queries.accept import Accept
 from logscope.queries.failures import Failures
 from logscope.queries.lineage import Follower, Identity, Trace, identity, same_head, same_norm
 from logscope.queries.tally import num_aux
-from logscope.queries.words import count, percent
+from logscope.queries.words import count, percent, source_name
 from logscope.versions import EraWatch, Known
 
 if TYPE_CHECKING:
@@ -472,12 +472,13 @@ def _last_of(value: Any) -> Any:
 
 
 class Onset:
-    """First bad pass, the last good one before it, how many of how many are bad.
+    """First bad pass, the last good one before it from the same source, how many of how many are bad, and where from.
 
-    ``seen`` and ``last_good`` are the good passes before it was begun, when what it watches shows up late.
+    ``seen`` and ``last_good`` are the good passes before it was begun, when what it watches shows up late. A source is
+    an origin (a pod, a service) with its DP and PP rank: one log may hold several, and only one of them be at fault.
     """
 
-    __slots__ = ("_last_good", "bad", "detail", "first", "good_before", "place", "seen", "since")
+    __slots__ = ("_bad_in", "_last_good", "bad", "detail", "first", "good_before", "place", "seen", "since")
 
     def __init__(self, seen: int = 0, last_good: ForwardPass | None = None) -> None:
         self.seen = seen
@@ -486,7 +487,11 @@ class Onset:
         self.place: Place | None = None
         self.detail: Any = None
         self.good_before: ForwardPass | None = None
-        self._last_good = last_good
+        # By source: its last good pass before the first bad one of all, None when it had none.
+        self._last_good: dict[tuple[Any, ...], ForwardPass | None] = {}
+        self._bad_in: set[tuple[Any, ...]] = set()
+        if last_good is not None:
+            self._last_good[last_good.group[:_MARKED_GROUP]] = last_good
 
     @classmethod
     def of(cls, bad: int, seen: int) -> Onset:
@@ -500,20 +505,24 @@ class Onset:
         self.seen += 1
         if self.first is not None:
             self.since += 1
+            self._last_good.setdefault(item.group[:_MARKED_GROUP], None)
         else:
-            self._last_good = item
+            self._last_good[item.group[:_MARKED_GROUP]] = item
 
     def fault(self, item: ForwardPass, record: Record | None = None, detail: Any = None) -> bool:
         """Take a pass that is not, with the record that shows it; return whether it is the first."""
         self.seen += 1
         self.bad += 1
         self.since += 1
+        source = item.group[:_MARKED_GROUP]
+        self._bad_in.add(source)
+        before = self._last_good.setdefault(source, None)
         if self.first is not None:
             return False
         self.first = item
         self.place = Place(item.file, record.line) if record is not None else item.place
         self.detail = detail
-        self.good_before = self._last_good
+        self.good_before = before
         return True
 
     def __bool__(self) -> bool:
@@ -529,12 +538,23 @@ class Onset:
         if self.bad == self.seen:
             return f"in {'the only pass' if self.seen == 1 else f'all {self.seen:,} passes'} looked at"
         if self.good_before is None:
-            return f"from the first pass on, {share}"
+            return f"from the first pass on, {share}{self._where}"
         number, place = self.good_before.number, self.good_before.place
         later = "" if self.since == self.seen or self.bad == 1 else f"; {self.bad:,} of {self.since:,} since then"
         return (
             f"{share}; first in {pass_name(self.first)}{later}; the last good one before it is pass {number} ({place})"
+            f"{self._where}"
         )
+
+    @property
+    def _where(self) -> str:
+        """Which source is at fault, where the log holds several; nothing when its lines carry no mark."""
+        name = source_name(self.first.group) if self.first is not None and len(self._last_good) > 1 else ""
+        if not name:
+            return ""
+        if len(self._bad_in) == 1:
+            return f"; all of them in {name}"
+        return f"; first in {name}, in {len(self._bad_in)} of {len(self._last_good)} sources"
 
 
 def pass_name(item: ForwardPass) -> str:
