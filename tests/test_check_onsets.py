@@ -74,6 +74,11 @@ def _missing(server):
     server.round(layers=(3, 59), states=states, joined=join(states))
 
 
+def _reversed(server):
+    states = server.states(server.tokens)
+    server.round(states=states, joined=join(states[::-1]))
+
+
 def _shifted(server):
     server.round(layers=(4, 32, 60))
 
@@ -424,6 +429,23 @@ def test_unmarked_ranks_of_which_one_lacks_lines(seed):
         assert what in finding.message
         last = max(number for number, line in enumerate(marked, 1) if "TP3" in line and spoilt in line)
         assert abs(finding.where.line - last) < 60
+
+
+@pytest.mark.parametrize("shown", ["target", "draft", "captures"])
+def test_unmarked_ranks_of_which_one_prints_more(shown):
+    """Four ranks print everything but some records, which rank 0 alone prints: one note, and faults are still found."""
+    alone = {
+        "target": lambda line: re.search(TARGET, line),
+        "draft": lambda line: "DEBUG" in line and not re.search(TARGET, line),
+        "captures": lambda line: "[dsv2]" in line,
+    }[shown]
+    for faulty in (False, True):
+        plain = turned(_reversed if faulty else Server.round, bad=30)[0]
+        lines = [line.replace("tp_size=1", "tp_size=4") for line in plain for _ in range(1 if alone(line) else 4)
+                 if "DEBUG" in line or _ == 0]  # fmt: skip
+        report = checked(lines)
+        assert fired(report) == ({"N105"} if faulty else set()), report.headline
+        assert the(report, "R101").message.startswith("Only 1 writer of 4 prints ")
 
 
 def test_marked_ranks_that_print_alike_are_silent():

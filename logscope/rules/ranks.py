@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from logscope.copies import near
 from logscope.model import CAPTURE_EVENTS, Finding, Place, states
 from logscope.queries.lineage import same_head, same_norm
-from logscope.queries.words import count, layer_name, percent
+from logscope.queries.words import and_list, count, layer_name, percent
 from logscope.rules.base import Checked, Onset, Rule, pass_name, register
 
 if TYPE_CHECKING:
@@ -294,7 +294,8 @@ class RankDisagreement(_Copies):
         self._noise = Onset()
         self._missing: dict[tuple[str, str, int | None], _Missing] = {}
         self._part: dict[tuple[Any, ...], ForwardPass] = {}
-        self._few = Onset()
+        # By role: what one rank prints under a condition (the draft's lines, say) is not compared with the rest.
+        self._few: dict[str, Onset] = {}
         self._marked: dict[tuple[Any, ...], _Marked] = {}
         self._all_kept = True
 
@@ -372,10 +373,11 @@ class RankDisagreement(_Copies):
     def _alone(self, item: ForwardPass, expected: int) -> None:
         """Count passes that most writers print, and passes that only a few do."""
         most = max(record.copies for record in item.records)
+        few = self._few.setdefault(item.role, Onset())
         if most * 3 <= expected:
-            self._few.fault(item, item.records[0], (most, expected))
+            few.fault(item, item.records[0], (most, expected))
         elif most * 2 > expected:
-            self._few.good(item)
+            few.good(item)
 
     def _count(self, item: ForwardPass, expected: int) -> None:
         for record in item.records:
@@ -405,28 +407,53 @@ class RankDisagreement(_Copies):
             yield self._differ(self._values, self._values.first, None)
         elif self._noise.first is not None:
             yield self._differ(self._noise, self._noise.first, "note")
-        good = self._few.seen - self._few.bad
-        if self._few.first is not None and self._few.bad >= _LEAST_ALONE and self._few.bad * 2 > good > 0:
-            few, all_ = self._few.detail
+        alone = next((few for few in self._few.values() if _others_values(few)), None)
+        if alone is not None:
+            few, all_ = alone.detail
             who = f"{count(few, 'writer')} of about {all_}"
             yield self.finding(
                 f"{who} {'prints' if few == 1 else 'print'} other values than the rest, beside the common passes.",
-                self._few.place,
+                alone.place,
                 expected="equal copies",
-                actual=f"{count(self._few.bad, 'pass')} of a few writers alone, {good:,} common ones",
-                evidence=self._few.words,
+                actual=f"{count(alone.bad, 'pass')} of a few writers alone, {alone.seen - alone.bad:,} common ones",
+                evidence=alone.words,
                 help="one rank computes something else throughout: give each rank a file of its own to see which",
             )
             return
         # When no record has a copy of every writer, their number is in doubt, not the run.
         if any(seen.onset.seen > seen.onset.bad for seen in self._missing.values()):
-            every = {key: seen.lasting() for key, seen in self._missing.items()}
-            lacking = {key: onset for key, onset in every.items() if onset is not None and onset.place is not None}
-            if len(lacking) * 4 >= len(every) * 3 and len(lacking) > 1:
-                yield self._fewer(min(lacking.values(), key=lambda onset: onset.place or Place("", 0)))
-                return
-            for (role, event, layer), onset in lacking.items():
-                yield self._absent(role, event, layer, onset)
+            yield from self._lacking()
+
+    def _lacking(self) -> Iterator[Finding]:
+        """Answer for records that do not have a copy of every writer, those of one model at once where all lack some.
+
+        What most writers never print is printed under a condition: nobody can say that it is missing.
+        """
+        every = {key: seen.lasting() for key, seen in self._missing.items()}
+        lacking = {key: onset for key, onset in every.items() if onset is not None and onset.place is not None}
+        for role in ("target", "draft"):
+            whole = all(key in lacking for key in every if key[0] == role)
+            mine = {key: onset for key, onset in lacking.items() if key[0] == role and _on_purpose(onset, whole=whole)}
+            # One print in the code serves all layers: a condition around it holds for each of them, or for none.
+            layers = [key in mine for key in every if key[0] == role and key[1] in CAPTURE_EVENTS]
+            if mine and (all(layers) or not any(layers)):
+                yield self._some_print(role, [key[1:] for key in mine], next(iter(mine.values())))
+                lacking = {key: onset for key, onset in lacking.items() if key not in mine}
+        if len(lacking) * 4 >= len(every) * 3 and len(lacking) > 1:
+            yield self._fewer(min(lacking.values(), key=lambda onset: onset.place or Place("", 0)))
+            return
+        for role in ("target", "draft"):
+            mine = {key: onset for key, onset in lacking.items() if key[0] == role}
+            if (
+                len(mine) > 1
+                and len({onset.detail for onset in mine.values()}) == 1
+                and all(key in mine for key in every if key[0] == role)
+            ):
+                first = min(mine.values(), key=lambda onset: onset.place or Place("", 0))
+                yield self._absent(role, f"anything of {role} passes", first)
+                continue
+            for (_, event, layer), onset in mine.items():
+                yield self._absent(role, f"{_name(event, layer)} of {role} passes", onset)
 
     @property
     def _in_step(self) -> bool:
@@ -474,14 +501,27 @@ class RankDisagreement(_Copies):
             help="one rank computes, or receives, something else: compare its weights, its device and its collectives",
         )
 
-    def _absent(self, role: str, event: str, layer: int | None, onset: Onset) -> Finding:
-        """Answer for a record that a writer does not print."""
+    def _some_print(self, role: str, kinds: Sequence[tuple[str, int | None]], onset: Onset) -> Finding:
+        """Answer for records that only some writers print, throughout: a note, since nothing says who is right."""
         have, expected = onset.detail
-        name = _name(event, layer)
+        return self.finding(
+            f"Only {count(have, 'writer')} of {expected} {'prints' if have == 1 else 'print'}"
+            f" {and_list([_name(*kind) for kind in kinds])} of {role} passes.",
+            onset.place,
+            severity="note",
+            expected=count(expected, "copy", "copies"),
+            actual=count(have, "copy", "copies"),
+            evidence=onset.words,
+            help="prints of one rank only (if rank == 0) look like this, and nothing is missing then",
+        )
+
+    def _absent(self, role: str, what: str, onset: Onset) -> Finding:
+        """Answer for a record, or a whole pass, that a writer does not print."""
+        have, expected = onset.detail
         place = onset.place
         found = self.finding(
             f"{count(expected - have, 'writer')} of {expected} {'does' if expected - have == 1 else 'do'} not print"
-            f" {name} of {role} passes.",
+            f" {what}.",
             place,
             onset=onset,
             severity="warning",
@@ -509,6 +549,17 @@ class RankDisagreement(_Copies):
             evidence=onset.words,
             help="a rank stopped, or prints into another file; marks on the lines would name it",
         )
+
+
+def _others_values(few: Onset) -> bool:
+    """Return whether passes of a few writers stand beside the common ones of the same model too often for chance."""
+    return few.bad >= _LEAST_ALONE and few.bad * 2 > few.seen - few.bad > 0
+
+
+def _on_purpose(onset: Onset, *, whole: bool) -> bool:
+    """Return whether copies are missing throughout, of most writers, or of all but one for a ``whole`` model."""
+    have, expected = onset.detail
+    return onset.bad == onset.seen and (have * 2 < expected or (whole and have == 1))
 
 
 def _name(event: str, layer: int | None) -> str:
