@@ -361,7 +361,11 @@ class Census:
         self._next *= 2
         heard = len(names)
         before, self._usual = self._usual, heard
-        return heard == self.tp_size or (before == heard and min(names.values()) >= 8) or self.records >= self.LIMIT
+        if heard == self.tp_size or self.records >= self.LIMIT:
+            return True
+        # Ranks that print in bursts are heard late; where one alone prints, none is waited for.
+        awaited = 1 < heard < (self.tp_size or 0) and self.records < 8 * self.FIRST
+        return before == heard and min(names.values()) >= 8 and not awaited
 
     def schedulers(self, writers: int | None, dp_size: int | None) -> int:
         """Return how many schedulers print without a mark: more passes are unfinished at a time than one can have."""

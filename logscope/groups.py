@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from logscope.assembly import KNOWN, Open, continues, gap, reads_join, role_of
-from logscope.copies import Census, Form, Slot, compatible, kind_of, near, text_key, unmistakable
+from logscope.copies import Census, Form, Slot, compatible, kind_of, near, num_aux, text_key, unmistakable
 from logscope.model import ForwardPass
 from logscope.phases import Habits, decide, no_verify, printed_phase
 from logscope.segments import ANY
@@ -35,7 +35,7 @@ UNCOUNTED = 1 << 30
 # So many passes before a disorder are in doubt with it.
 BLUR = 4
 # A writer that fits nowhere is followed once it prints so many records and nobody else any.
-_LONE = 16
+_LONE = 64
 # A marked writer has fallen silent when the log goes on for so many passes without it.
 _SILENT = 24
 # A marked writer's record is looked for among so many that come behind its last one; a damaged one among so many.
@@ -205,14 +205,13 @@ class Group:
     def _take_unmarked(self, occurrence: Occurrence, payload: Payload, role: Role | None) -> bool:
         clear = unmistakable(payload)
         key = text_key(payload)
+        owners = self._owners(payload, role, key) if self.tangle is None else []
+        if owners:
+            self._take_doubtful(occurrence, payload, key, owners)
+            return True
         if clear:
             home = self._texts.get(key)
         elif payload.usable:
-            if payload.event == "forward_end" and self.tangle is None:
-                owners = self._standing_at_end(payload)
-                if owners:
-                    self._take_end(occurrence, payload, key, owners)
-                    return True
             home = self._counted_home(payload, key)
         else:
             home = self._damaged_home(payload)
@@ -237,6 +236,26 @@ class Group:
         elif payload.usable:
             self._vague.setdefault(key, []).append(slot)
         return True
+
+    def _owners(self, payload: Payload, role: Role | None, key: tuple[Any, ...]) -> list[Open]:
+        """Return the passes a record may belong to, where its text alone does not tell; none for any other record."""
+        if payload.event == "forward_end":
+            return self._standing_at_end(payload) if payload.usable else []
+        current = self._track.current
+        if payload.event != "aux_concat" or current is None or num_aux(payload) != 1 or not payload.usable:
+            return []
+        # Dummy input makes draft passes of both phases put out the same.
+        if key not in self._vague and (
+            current.region is None or current.role != "draft" or not continues(current, payload, role)
+        ):
+            return []
+        return [
+            made
+            for made in self._not_left()
+            if made.role == "draft"
+            and made.rows == payload.rows
+            and (made.joined is None or text_key(made.joined.payload) == key)
+        ]
 
     def _standing_at_end(self, payload: Payload) -> list[Open]:
         """Return the passes of which some writer may print a ``forward_end`` now; none where nothing tells.
@@ -274,12 +293,13 @@ class Group:
             live.popleft()
         return live
 
-    def _take_end(self, occurrence: Occurrence, payload: Payload, key: tuple[Any, ...], owners: list[Open]) -> None:
-        """Place a ``forward_end`` in the first of the passes it may belong to that has room."""
-        at = next(
-            (at for at, slot in enumerate(made.end for made in owners) if slot is None or slot.total < self.number), 0
-        )
-        slot = self._put_end(owners[at], occurrence, payload, key)
+    def _take_doubtful(
+        self, occurrence: Occurrence, payload: Payload, key: tuple[Any, ...], owners: list[Open]
+    ) -> None:
+        """Place a record in the first of the passes it may belong to that has room."""
+        slots = [made.end if payload.event == "forward_end" else made.joined for made in owners]
+        at = next((at for at, slot in enumerate(slots) if slot is None or slot.total < self.number), 0)
+        slot = self._put(owners[at], slots[at], occurrence, payload, key)
         if len(owners) > 1:
             doubt = Doubt(occurrence, slot, owners)
             self._doubts.setdefault(slot, []).append(doubt)
@@ -287,8 +307,9 @@ class Group:
             for made in owners:
                 made.doubted = True
 
-    def _put_end(self, made: Open, occurrence: Occurrence, payload: Payload, key: tuple[Any, ...]) -> Slot:
-        slot = made.end
+    def _put(
+        self, made: Open, slot: Slot | None, occurrence: Occurrence, payload: Payload, key: tuple[Any, ...]
+    ) -> Slot:
         if slot is None:
             slot = Slot(occurrence)
             made.add(slot, payload, gap(made, payload))
@@ -449,6 +470,8 @@ class Group:
         due = at.next if at is not None else self._head
         known = payload.event in KNOWN
         clear = known and unmistakable(payload)
+        if at is None and self._left > 0 and not clear:
+            due = None  # Its first passes are handed out: until it prints a record that is known, it may stand in any.
         slot = _ahead(due, payload, far=clear)
         if slot is not None:
             self._step(writer, slot, occurrence, payload)
@@ -708,11 +731,12 @@ class Group:
         segment = lives.segment
         if habits.version is not None and segment is not None and segment.spec_version is None:
             segment.spec_version, segment.spec_evidence = habits.version, habits.version_why
-        ahead = BLUR if self._mixed and not final else 0
+        ahead = 2 * BLUR if self._mixed and not final else 0
         while len(pending) > ahead and pending[0].closed:
             made = pending[0]
-            if made.apart and not made.blurred and self._disordered(made):
-                self._blur(made)
+            for shown in (made, pending[min(BLUR, len(pending) - 1)]):
+                if shown.apart and not shown.blurred and self._disordered(shown):
+                    self._blur(shown)
             label = decide(made, habits, lives, final=final or len(pending) > PATIENCE)
             if label is None:
                 return

@@ -260,13 +260,15 @@ def _lost_between(made: Open, back: Open, habits: Habits, lives: Lives) -> bool:
 
 def _captured_draft(made: Open, habits: Habits, what: str, *, final: bool) -> Label | None:
     """Label a draft pass with dummy input, run while graphs are captured."""
-    extend = "extend" in what
+    extend, form = "extend" in what, made.group.form
+    # Where the target joins several states, only a draft pass that reads as many can be a draft_extend.
+    widths_tell = made.wide is not None and (made.wide or habits.wide or form.fc or len(form.layers) > 1)
     if extend or "decode" in what or what.strip() == "draft":
         # The line that names the graph may lag behind other writers; the width does not.
-        if made.wide is None or made.wide == extend or not habits.wide:
+        if made.wide == extend or not widths_tell:
             return Label("draft_extend" if extend else "decode", "server")
         return Label("draft_extend" if made.wide else "decode", "rows")
-    if made.wide is None or not (made.wide or habits.wide or made.group.form.fc):
+    if not widths_tell:
         if not final:
             return None
         return Label("unknown", "none", "graphs are captured, and no line tells of which draft pass")

@@ -177,6 +177,20 @@ def test_decode_behind_a_lost_draft_pass():
         assert made in (told, (told[0], "unknown"))
 
 
+def test_extend_behind_a_lost_verify():
+    """With other rows than any verify has, a target pass behind a decode step is an extend: lines between are lost."""
+    server = Told(7)
+    server.serve(3)
+    decode, known = len(server.lines), len(server.told)
+    server.round()
+    lost = len(server.lines)
+    assert all("eagle3] forward:" in server.lines[at] for at in (decode, decode + 2))
+    server.extend(21)
+    server.serve(2)
+    told = server.told[: known + 1] + server.told[known + server.steps + 1 :]
+    assert labels(read(server.lines[: decode + 2] + server.lines[lost:])) == told
+
+
 def _without(told, at, lines):
     """Leave out the pass whose first line stands at a place."""
     number = sum("forward:" in line or "layer 3 " in line for line in lines[:at])
