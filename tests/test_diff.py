@@ -9,6 +9,7 @@ from functools import cache
 
 import pytest
 from conftest import CASE_LOGS, CASES, REAL_RUNS, real_bytes, real_log, sidecar
+from simulated import Server, join
 
 import logscope
 from logscope.run import load
@@ -235,6 +236,44 @@ def test_a_reversed_join_parts_at_the_join_of_the_first_extend():
     assert first["agreeing_states"] == ["layer 3", "layer 31", "layer 59"]
     help_text = report_of("healthy-topk1", "fault-concat-reversed").findings[0].help
     assert "begins with layer 59" in help_text
+
+
+def test_what_follows_from_another_difference_claims_no_agreement():
+    """A reversed join changes what the draft reads too: no word that the joined state agrees there."""
+    logs = []
+    for turned in (False, True):
+        server = Server(3)
+        server.extend(5)
+        for _ in range(4):
+            states = server.states(4)
+            server.round(states=states, joined=join(states[::-1] if turned else states))
+        logs.append(load(io.BytesIO("\n".join(server.lines).encode())))
+    first, behind = logscope.diff(*logs).findings
+    assert first.help == "the captures agree; in the candidate the joined state begins with layer 59"
+    assert "(behind joined state of the same round)" in behind.message
+    assert behind.help is None
+
+
+@pytest.mark.parametrize("silent", [True, False])
+def test_verifies_that_only_one_run_goes_on_printing(silent):
+    """The same requests; the candidate prints no verify any more from some round on, though its draft goes on."""
+    logs = []
+    for hides in (False, silent):
+        server = Server(3)
+        for turn in range(4):
+            server.extend(5)
+            for _ in range(5):
+                at = len(server.lines)
+                server.round()
+                if hides and turn:
+                    server.lines[at:] = [line for line in server.lines[at:]
+                                         if "[dsv2]" not in line and "num_aux=3" not in line]  # fmt: skip
+        logs.append(load(io.BytesIO("\n".join(server.lines).encode())))
+    report = logscope.diff(*logs)
+    assert [finding.rule for finding in serious(report)] == (["D102"] if silent else [])
+    assert report.same is not silent
+    if silent:
+        assert "only 5 verify passes" in report.headline
 
 
 @pytest.mark.parametrize("candidate", ["fault-embed-captured", "fault-embed-captured-wide-fc"])

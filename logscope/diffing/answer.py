@@ -337,6 +337,29 @@ class _Answer:
             for side in (0, 1):
                 for phase in sorted(counts[side].keys() - counts[1 - side].keys() - {"unknown"}):
                     self._one_sided(side, role, phase, counts[side][phase])
+        numbers = [(phases["target"]["verify"], phases["draft"]["draft_extend"]) for phases in store_phases]
+        for side in (0, 1):
+            self._fewer(side, *numbers[side], *numbers[1 - side])
+
+    def _fewer(self, lacks: int, has: int, rounds: int, all_: int, all_rounds: int) -> None:
+        """Say that one run prints hardly any verify beside the draft_extend that follows each; the other does.
+
+        ``has`` and ``all_`` are the verifies of either run, ``rounds`` and ``all_rounds`` its draft_extends.
+        """
+        if not has or rounds < _LEAST_ROUNDS or 2 * has > rounds or 10 * all_ < 9 * all_rounds or not all_rounds:
+            return
+        if any(segment.graphs_captured for side in self.sides for segment in side.segments):
+            return
+        store = self.sides[lacks].passes
+        last = max(index for index in range(len(store)) if store.kind(index)[:2] == ("target", "verify"))
+        place = Place(store.kind(last).file, store.first_line(last))
+        name, other = SIDES[lacks], SIDES[1 - lacks]
+        message = (
+            f"the {name} prints only {count(has, 'verify pass')} of the target beside {rounds:,} draft_extend passes of"
+            f" the draft, the {other} {all_:,} beside {all_rounds:,}"
+        )
+        evidence = f"the last one of the {name} stands at {place}; no CUDA graph hides the others"
+        self.out.findings.append(Finding("D102", "warning", message, place, evidence=evidence))
 
     def _one_sided(self, side: int, role: str, phase: str, number: int) -> None:
         """Keep one phase that only one run prints."""
@@ -479,6 +502,8 @@ class _Answer:
 
 
 _PLACES = {"target": 0, "draft": 1}
+# Rounds of which at least half lack a pass that the other run prints, before that is a difference.
+_LEAST_ROUNDS = 8
 _PAIRED: dict[Ground, str] = {
     "state": "with the same lowest state",
     "other": "known by another state",

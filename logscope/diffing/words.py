@@ -51,6 +51,8 @@ GROUNDS: dict[Ground, str] = {
     "place": "the same rows in the same place; no lowest state is printed whole on both sides",
     "first": "the same input: the first prefills of both runs have the same rows in the same order",
 }
+# What differs in value, not in form.
+_VALUES: tuple[What, ...] = ("norm", "head", "not_finite")
 # Head values whose ratios spread less than this are one vector, scaled: two roundings of bf16 and a little.
 _PROPORTIONAL = 0.03
 _NOT_INPUT = "not another input but another state"
@@ -113,9 +115,10 @@ class Words:
                 message += f" (behind {state_name(cause.role, cause.slot)} of the same round)"
             place = next(Place(spot.file, spot.line) for spot in reversed(difference.sides) if spot.line)
             values = self.value(difference, 0), self.value(difference, 1)
-            out.append(
-                Finding(rule, severity, message, place, *values, self.evidence(difference), self.help(difference))
-            )
+            # What a value means is told by what agrees before it: behind another difference nothing is.
+            follows = difference.what in _VALUES and any(_before(other, difference) for other in differences)
+            told = None if follows else self.help(difference)
+            out.append(Finding(rule, severity, message, place, *values, self.evidence(difference), told))
         return out
 
     def message(self, difference: Difference) -> str:
@@ -240,7 +243,7 @@ class Words:
             return "other states are joined, so the joined states and what the draft makes of them are not compared"
         if difference.role == "target" and difference.slot == JOIN and difference.what in ("norm", "head"):
             return self._join_help(difference)
-        if difference.role == "draft" and difference.slot == FORWARD:
+        if difference.role == "draft" and difference.slot == FORWARD and difference.what in _VALUES:
             return "the target's joined state agrees, the draft reads another one: stale, or other rows"
         if difference.role == "draft" and difference.what in ("norm", "head"):
             return "what the draft read agrees: its weights, its token (vocabulary map) or its cache differ"
@@ -300,8 +303,12 @@ def _captured(states: dict[Slot, State]) -> dict[Slot, State]:
 
 def _causes(one: Difference, other: Difference) -> bool:
     """Return whether one difference of values stands before another on the way through the same round."""
-    values = ("norm", "head", "not_finite")
-    return one.what in values and other.what in values and one.order[0] == other.order[0] and one.order < other.order
+    return one.what in _VALUES and other.what in _VALUES and _before(one, other)
+
+
+def _before(one: Difference, other: Difference) -> bool:
+    """Return whether one difference stands before another on the way through the same round."""
+    return one.order[0] == other.order[0] and one.order < other.order
 
 
 def _proportional(pairs: Sequence[tuple[dict[Slot, State], dict[Slot, State]]]) -> bool:
