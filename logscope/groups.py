@@ -300,7 +300,7 @@ class Group:
         slots = [made.end if payload.event == "forward_end" else made.joined for made in owners]
         at = next((at for at, slot in enumerate(slots) if slot is None or slot.total < self.number), 0)
         slot = self._put(owners[at], slots[at], occurrence, payload, key)
-        if len(owners) > 1:
+        if slot is not None and len(owners) > 1:
             doubt = Doubt(occurrence, slot, owners)
             self._doubts.setdefault(slot, []).append(doubt)
             self.scene.queue.append(doubt)
@@ -309,7 +309,8 @@ class Group:
 
     def _put(
         self, made: Open, slot: Slot | None, occurrence: Occurrence, payload: Payload, key: tuple[Any, ...]
-    ) -> Slot:
+    ) -> Slot | None:
+        """Put a record into a pass, as a copy of ``slot``, and return its slot; None when it says something else."""
         if slot is None:
             slot = Slot(occurrence)
             made.add(slot, payload, gap(made, payload))
@@ -321,6 +322,7 @@ class Group:
             slot.others.append(occurrence)
         else:
             self._alike(slot, occurrence)
+            return None
         return slot
 
     def _take_first(
@@ -470,12 +472,14 @@ class Group:
         due = at.next if at is not None else self._head
         known = payload.event in KNOWN
         clear = known and unmistakable(payload)
-        if at is None and self._left > 0 and not clear:
-            due = None  # Its first passes are handed out: until it prints a record that is known, it may stand in any.
-        slot = _ahead(due, payload, far=clear)
+        # A writer whose first passes are handed out stands in any of them, until it prints a record that is known.
+        late = at is None and self._left > 0
+        slot = _ahead(due, payload, far=clear) if clear or not late else None
         if slot is not None:
             self._step(writer, slot, occurrence, payload)
             return True
+        if late:
+            due = None
         slot = _instead(due, payload)
         if slot is not None:
             self._alike(slot, occurrence)
@@ -914,7 +918,10 @@ class Group:
                     slot.first = slot.others.pop(0)
                 elif slot in made.slots and len(made.slots) > 1:
                     made.slots.remove(slot)
-                    made.end = None
+                    if made.end is slot:
+                        made.end = None
+                    else:
+                        made.join = made.joined = None
 
     def _even_out(self, made: Open) -> None:
         """Count the ``forward_end`` copies of a pass by what stands around them, where their places are in doubt.
