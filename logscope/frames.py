@@ -20,13 +20,15 @@ import polars as pl
 
 from logscope.errors import UsageError
 from logscope.labelled import EVENT_KEYS
+from logscope.model import ForwardPass, ServerEvent
 from logscope.report import plain
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
     from logscope.labelled import Labelled
-    from logscope.model import ForwardPass, Payload, Prefix, ServerEvent
+    from logscope.model import Occurrence, Payload, Prefix, Role
+    from logscope.report import Item
     from logscope.run import Run
 
 # Rows of one batch when a table is written without being held in memory.
@@ -118,9 +120,12 @@ UNPARSED_SCHEMA = _schema(
 
 
 class EventTable:
-    """Collects labelled events and turns them into one frame of EVENTS_SCHEMA."""
+    """Collects events and turns them into frames of EVENTS_SCHEMA."""
 
     def __init__(self) -> None:
+        self._clear()
+
+    def _clear(self) -> None:
         self._line = array("q")
         self._offset = array("q")
         self._prefix = array("I")
@@ -130,62 +135,102 @@ class EventTable:
         self._payloads: dict[Any, int] = {}
         self._labels: dict[tuple[Any, ...], int] = {}
         self._prefix_rows: list[Prefix] = []
-        self._payload_rows: list[Payload] = []
-        self._extra: list[dict[str, int]] = []
+        self._payload_rows: list[tuple[Payload, tuple[tuple[str, int], ...]]] = []
         self._texts: dict[int, str] = {}
 
     def __len__(self) -> int:
-        """Return the number of events collected."""
+        """Return the number of events that wait to be taken."""
         return len(self._line)
 
     def add(self, labelled: Labelled) -> None:
         """Take one event."""
-        line, offset, prefix, payload = labelled.occurrence
-        self._line.append(line)
-        self._offset.append(offset)
+        label = (labelled.file, labelled.segment, labelled.during)
+        self._add([labelled.occurrence], label, labelled.role, (labelled.phase, labelled.evidence, labelled.number))
+
+    def add_item(self, item: Item) -> None:
+        """Take all events of an item, copies included; unparsed text is no event and is left out."""
+        if isinstance(item, ForwardPass):
+            label = (item.file, item.segment, item.during)
+            told = (item.phase, item.evidence, item.number)
+            for record in item.records:
+                self._add([record.first, *record.others, *record.variants], label, item.role, told)
+        elif isinstance(item, ServerEvent) and item.payload.kind == "event":
+            self._add([item.occurrence], (item.file, item.segment, item.during), None, (None, None, None))
+
+    def _add(self, found: list[Occurrence], label: tuple[Any, ...], role: Role | None, told: tuple[Any, ...]) -> None:
+        """Take occurrences with the same labels but for the role, which some records have of their own."""
+        last: Payload | None = None
+        for line, offset, prefix, payload in found:
+            self._line.append(line)
+            self._offset.append(offset)
+            self._prefix.append(self._prefix_row(prefix))
+            if payload is not last or prefix.extra:
+                last = payload
+                number = self._payload_row(payload, prefix.extra)
+                labelled = self._label_row((*label, payload.role or role, *told))
+            self._payload.append(number)
+            self._label.append(labelled)
+
+    def _prefix_row(self, prefix: Prefix) -> int:
         index = self._prefixes.get(id(prefix))
         if index is None:
             index = self._prefixes[id(prefix)] = len(self._prefix_rows)
             self._prefix_rows.append(prefix)
-        self._prefix.append(index)
-        # Ranks without a column stand among the fields, so a payload is one row for every set of them.
-        key: Any = id(payload) if not prefix.extra else (id(payload), prefix.extra)
+        return index
+
+    def _payload_row(self, payload: Payload, extra: tuple[tuple[str, int], ...]) -> int:
+        """Return the row of a payload: ranks without a column stand among the fields, so it has one for every set."""
+        key = (id(payload), extra)
         index = self._payloads.get(key)
         if index is None:
             index = self._payloads[key] = len(self._payload_rows)
-            self._payload_rows.append(payload)
-            self._extra.append(dict(prefix.extra))
-        self._payload.append(index)
-        label = (
-            labelled.file,
-            labelled.segment,
-            labelled.during,
-            payload.role or labelled.role,
-            labelled.phase,
-            labelled.evidence,
-            labelled.number,
-        )
-        self._label.append(self._labels.setdefault(label, len(self._labels)))
+            self._payload_rows.append((payload, extra))
+        return index
 
-    def frame(self) -> pl.DataFrame:
-        """Return the frame."""
+    def _label_row(self, label: tuple[Any, ...]) -> int:
+        return self._labels.setdefault(label, len(self._labels))
+
+    def take(self, watermark: int | None = None) -> pl.DataFrame:
+        """Return the events in the order of their offsets, those before the watermark; the others wait."""
         if not len(self):
             return pl.DataFrame(schema=EVENTS_SCHEMA)
+        numbers = pl.DataFrame(
+            {
+                "line": self._line,
+                "offset": self._offset,
+                "prefix": self._prefix,
+                "payload": self._payload,
+                "label": self._label,
+            }
+        ).sort("offset", maintain_order=True)
+        end = numbers.height if watermark is None else int(numbers["offset"].search_sorted(watermark))
+        taken = self._looked_up(numbers[:end])
+        prefixes, payloads, labels = self._prefix_rows, self._payload_rows, list(self._labels)
+        self._clear()
+        for line, offset, prefix, payload, label in numbers[end:].iter_rows():
+            self._line.append(line)
+            self._offset.append(offset)
+            self._prefix.append(self._prefix_row(prefixes[prefix]))
+            self._payload.append(self._payload_row(*payloads[payload]))
+            self._label.append(self._label_row(labels[label]))
+        return taken
+
+    def _looked_up(self, numbers: pl.DataFrame) -> pl.DataFrame:
         prefixes = pl.DataFrame(
             {name: [getattr(prefix, name) for prefix in self._prefix_rows] for name in PREFIX_SCHEMA},
             schema=PREFIX_SCHEMA,
         )
         labels = pl.DataFrame(list(self._labels), schema=LABEL_SCHEMA, orient="row")
         parts = [
-            pl.DataFrame({"line": self._line, "offset": self._offset}, schema={"line": pl.Int64, "offset": pl.Int64}),
-            prefixes[pl.Series(self._prefix, dtype=pl.UInt32)],
-            self._payload_frame()[pl.Series(self._payload, dtype=pl.UInt32)],
-            labels[pl.Series(self._label, dtype=pl.UInt32)],
+            numbers.select("line", "offset"),
+            prefixes[numbers["prefix"]],
+            self._payload_frame()[numbers["payload"]],
+            labels[numbers["label"]],
         ]
         return pl.concat(parts, how="horizontal").select(list(EVENTS_SCHEMA))
 
     def _payload_frame(self) -> pl.DataFrame:
-        rows = self._payload_rows
+        rows = [payload for payload, _ in self._payload_rows]
         heads = [None if payload.head is None else list(payload.head) for payload in rows]
         return pl.DataFrame(
             {
@@ -199,15 +244,15 @@ class EventTable:
                 "head": pl.Series(heads, dtype=pl.List(pl.Float64)),
                 "capture_hidden_mode": [payload.mode for payload in rows],
                 "intact": [payload.intact for payload in rows],
-                "fields": [self._fields(payload, extra) for payload, extra in zip(rows, self._extra, strict=True)],
+                "fields": [self._fields(payload, extra) for payload, extra in self._payload_rows],
             },
             schema=PAYLOAD_SCHEMA,
         )
 
-    def _fields(self, payload: Payload, extra: dict[str, int]) -> str:
+    def _fields(self, payload: Payload, extra: tuple[tuple[str, int], ...]) -> str:
         """Return the fields as JSON text; payloads read the quick way share one dict."""
         if extra:
-            return json.dumps(plain({**payload.fields, **extra}), ensure_ascii=False)
+            return json.dumps(plain({**payload.fields, **dict(extra)}), ensure_ascii=False)
         key = id(payload.fields)
         text = self._texts.get(key)
         if text is None:
@@ -215,36 +260,43 @@ class EventTable:
         return text
 
 
-def event_frame(events: Iterable[Labelled]) -> pl.DataFrame:
-    """Return labelled events as one frame."""
-    table = EventTable()
-    for labelled in events:
-        table.add(labelled)
-    return table.frame()
-
-
 def event_batches(events: Iterable[Labelled], size: int = BATCH) -> Iterator[pl.DataFrame]:
-    """Return labelled events as frames of about ``size`` rows, each as soon as it is full."""
+    """Return labelled events, file by file in file order, as frames of about ``size`` rows."""
     table = EventTable()
+    file: str | None = None
     for labelled in events:
+        if len(table) >= size or (labelled.file != file and len(table)):
+            yield table.take()
+        file = labelled.file
         table.add(labelled)
-        if len(table) >= size:
-            yield table.frame()
-            table = EventTable()
-    yield table.frame()
+    yield table.take()
 
 
-def write_events(events: Iterable[Labelled], path: Path) -> None:
-    """Write labelled events as a Parquet file, with one batch of them in memory at a time.
+def item_batches(steps: Iterable[tuple[str, Iterable[Item], int | None]], size: int = BATCH) -> Iterator[pl.DataFrame]:
+    """Return the events of items, in file order, as frames of about ``size`` rows.
+
+    A step is a file, its next items, and the offset before which nothing is missing any more; None ends the file.
+    Events of a pass stand among those of passes that come later: what is behind that offset waits.
+    """
+    table = EventTable()
+    for _, items, watermark in steps:
+        for item in items:
+            table.add_item(item)
+        if watermark is None or len(table) >= size:
+            yield table.take(watermark)
+
+
+def write_events(batches: Iterable[pl.DataFrame], path: Path) -> None:
+    """Write the events table as a Parquet file, with one batch of it in memory at a time.
 
     The batches are files of their own first, in a folder beside it: polars does not append, and a stream that it draws
     itself cannot be interrupted in order.
 
-    Raises what ``events`` raises, and OSError when the file cannot be written.
+    Raises what ``batches`` raises, and OSError when the file cannot be written.
     """
     with TemporaryDirectory(prefix=f"{path.name}.", dir=path.parent) as folder, _writing():
         parts = []
-        for number, batch in enumerate(event_batches(events)):
+        for number, batch in enumerate(batches):
             parts.append(Path(folder) / f"{number}.parquet")
             batch.write_parquet(parts[-1])
         pl.scan_parquet(parts).sink_parquet(path, row_group_size=4 * BATCH)
@@ -264,7 +316,11 @@ def _writing() -> Iterator[None]:
 
 def events(run: Run) -> pl.DataFrame:
     """One row per event, copies included."""
-    return event_frame(run.labelled())
+    if run.select is not None:
+        return pl.concat(event_batches(run.labelled()))
+    return pl.concat(
+        [pl.DataFrame(schema=EVENTS_SCHEMA), *item_batches((file, items, None) for file, items in run.by_file())]
+    )
 
 
 def passes(run: Run) -> pl.DataFrame:

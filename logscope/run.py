@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 _MANIFEST = ".logscope.json"
 # Texts that look like records and are none that are kept, to be shown when nothing else is found.
-MISSES = 10
+MISSES = 3
 # New objects after which Python looks for unreachable cycles (its own number is 700). What has been looked at twice is
 # looked at soon again: passes are let go of by the thousand, and their records refer to each other.
 _COLLECT_AFTER = 20_000
@@ -67,6 +67,12 @@ class Reading:
             known = origin(path)
             if known is not None:
                 self.origins[source.name] = known
+
+    def note_misses(self, items: Iterable[Item]) -> None:
+        """Keep the first texts that look like records and are none."""
+        if len(self.misses) < MISSES:
+            missed = [item for item in items if isinstance(item, ServerEvent) and item.payload.kind == "unparsed"]
+            self.misses += missed[: MISSES - len(self.misses)]
 
     def context(self) -> Context:
         """Return what queries may ask for."""
@@ -103,15 +109,34 @@ def items_of(
     on_block: Callable[[Block], None] | None = None,
 ) -> Iterator[tuple[str, Item]]:
     """Read the sources one after the other; yield every item with its file's name, in file order."""
+    for file, items, _ in steps_of(sources, grammar, reading, keep_copies=keep_copies, on_block=on_block):
+        for item in items:
+            yield file, item
+
+
+def steps_of(
+    sources: Iterable[Source],
+    grammar: Grammar,
+    reading: Reading,
+    *,
+    keep_copies: bool = False,
+    on_block: Callable[[Block], None] | None = None,
+) -> Iterator[tuple[str, list[Item], int | None]]:
+    """Read the sources one after the other; yield the items that each part of a file completes.
+
+    With them the file's name, and the offset before which nothing is missing any more; None at the file's end.
+    """
     with _calm_collector():
         for source in sources:
             reading.begin(source)
             labeller = Labeller(source.name, keep_copies=keep_copies)
             for step in _steps(source, grammar, reading, on_block):
-                for item in labeller.feed(step.occurrences):
-                    yield source.name, item
-            for item in labeller.close():
-                yield source.name, item
+                items = labeller.feed(step.occurrences)
+                reading.note_misses(items)
+                yield source.name, items, labeller.watermark
+            items = labeller.close()
+            reading.note_misses(items)
+            yield source.name, items, None
 
 
 @contextlib.contextmanager
@@ -169,22 +194,14 @@ def labelled_events(
     on_block: Callable[[Block], None] | None = None,
 ) -> Iterator[Labelled]:
     """Yield every event of the sources, in file order, as soon as its labels are known."""
-    with _calm_collector():
-        for source in sources:
-            reading.begin(source)
-            labeller = Labeller(source.name, keep_copies=True)
-            order = FileOrder(source.name)
-            for step in _steps(source, grammar, reading, on_block):
-                yield from _ordered(order, labeller.feed(step.occurrences), labeller.watermark, reading)
-            yield from _ordered(order, labeller.close(), None, reading)
-
-
-def _ordered(order: FileOrder, items: Iterable[Item], watermark: int | None, reading: Reading) -> Iterator[Labelled]:
-    for item in items:
-        order.add(item)
-        if isinstance(item, ServerEvent) and item.payload.kind == "unparsed" and len(reading.misses) < MISSES:
-            reading.misses.append(item)
-    return order.until(watermark)
+    order: FileOrder | None = None
+    for file, items, watermark in steps_of(sources, grammar, reading, keep_copies=True, on_block=on_block):
+        order = order or FileOrder(file)
+        for item in items:
+            order.add(item)
+        yield from order.until(watermark)
+        if watermark is None:
+            order = None
 
 
 def answer(query: Query, inputs: Iterable[Any], *, grammars: Iterable[str | Path] = ()) -> Report:

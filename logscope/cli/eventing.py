@@ -52,7 +52,7 @@ def stream(logs: Sequence[str], shared: Shared, *, follow: bool) -> int:
         return OK
     with progress(sources) as on_block, _writer(wanted, shared, several=len(sources) > 1) as writer:
         _copy(run.labelled_events(sources, known, reading, on_block=on_block), writer, shared)
-        recognised(reading.accounting, reading.files, reading.misses)
+        recognised(reading)
         writer.close(reading.accounting)
     warn(reading.warnings, shared)
     return OK
@@ -126,15 +126,18 @@ def _parquet(logs: Sequence[str], shared: Shared, wanted: Target) -> int:
     else:
         known, reading, select = grammar.load(shared.grammar or ()), run.Reading(), shared.select()
         with progress(sources) as on_block:
-            events = run.labelled_events(sources, known, reading, on_block=on_block)
-            # The reader's process is forked with the first event, which polars and its threads would not allow.
-            first = list(islice(events, 1))
+            if select:
+                found: Iterator[Any] = run.labelled_events(sources, known, reading, on_block=on_block)
+            else:
+                found = run.steps_of(sources, known, reading, keep_copies=True, on_block=on_block)
+            # The reader's process is forked with the first of it, which polars and its threads would not allow.
+            found = chain(list(islice(found, 1)), found)
             from logscope import frames  # noqa: PLC0415 - imports polars
 
             def fill(part: Path) -> None:
-                arrived = chain(first, events)
-                frames.write_events(select.filter_events(arrived) if select else arrived, part)
-                recognised(reading.accounting, reading.files, reading.misses)
+                batches = frames.event_batches(select.filter_events(found)) if select else frames.item_batches(found)
+                frames.write_events(batches, part)
+                recognised(reading)
 
             replace_file(wanted.path, fill)
         warn(reading.warnings, shared)
@@ -197,7 +200,7 @@ def raw_text(logs: Sequence[str], shared: Shared, around: int | None) -> int:
         )
         for line in lines:
             put((hide(line) if hide else line) + "\n")
-    recognised(reading.accounting, reading.files)
+    recognised(reading)
     if wanted.path is not None:
         write("".join(pieces), wanted, shared)
     warn(reading.warnings, shared)

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
     from logscope.blocks import Block
     from logscope.cli.options import Shared
-    from logscope.model import Accounting
     from logscope.reader import Source
     from logscope.report import Item, Query, Report
     from logscope.run import Reading, Run
@@ -61,6 +60,7 @@ def on_engine(
 ) -> int:
     """Ask one question of many files that are read on a cluster; each file that is done is said on a terminal."""
     from logscope import scale  # noqa: PLC0415 - an engine is an extra
+    from logscope.run import Reading  # noqa: PLC0415 - see answers
 
     if follow or shared.words():
         raise UsageError(
@@ -78,7 +78,7 @@ def on_engine(
             say(Message(f"{count} of {total} files: {name}"), "note")
 
     report = scale.answer(query, logs, engine=engine, address=address, grammars=shared.grammar or (), on_file=done)
-    recognised(report.accounting, list(logs), [])
+    recognised(Reading(list(logs), report.accounting))
     return show(report, shared, shared)
 
 
@@ -114,7 +114,6 @@ def answers(logs: Sequence[str], shared: Shared, queries: Sequence[Query]) -> li
         return [query.report(saved.reading.context()) for query in queries]
     reading = run.Reading()
     known = grammar.load(shared.grammar or ())
-    misses: list[ServerEvent] = []
     with progress(sources) as on_block:
         found = run.items_of(
             sources,
@@ -123,12 +122,11 @@ def answers(logs: Sequence[str], shared: Shared, queries: Sequence[Query]) -> li
             keep_copies=bool(select.rank) or any(getattr(query, "keep_copies", False) for query in queries),
             on_block=on_block,
         )
-        items = noting_misses((item for _, item in found), misses)
         sees = [query.see for query in queries]
-        for item in selected(items, shared):
+        for item in selected((item for _, item in found), shared):
             for see in sees:
                 see(item)
-    recognised(reading.accounting, reading.files, misses)
+    recognised(reading)
     reports = [query.report(reading.context()) for query in queries]
     if select:
         for report in reports:
@@ -196,21 +194,13 @@ def _drawing(
                 yield pair[1]
 
 
-def noting_misses(items: Iterable[Item], misses: list[ServerEvent], most: int = 3) -> Iterator[Item]:
-    """Pass items on, and keep the first that look like records and are none, in case there is nothing else."""
-    for item in items:
-        if len(misses) < most and isinstance(item, ServerEvent) and item.payload.kind == "unparsed":
-            misses.append(item)
-        yield item
-
-
 def open_run(logs: Sequence[str], shared: Shared) -> Run:
     """Load logs into a run kept in memory, for what needs all of it."""
     from logscope.run import load  # noqa: PLC0415 - help must not pay for the parser
 
     spare_inputs(logs, shared)
     run = load(*logs, grammars=list(shared.grammar or ()), select=shared.select() or None)
-    recognised(run.accounting, run.files, run.server)
+    recognised(run.reading)
     warn(run.warnings, shared)
     return run
 
@@ -232,18 +222,15 @@ def spare_inputs(logs: Sequence[str], shared: Shared) -> None:
             raise UsageError(f"the result would be written over the log '{log}'", help="give -o another name")
 
 
-def recognised(accounting: Accounting, files: Sequence[str], misses: Iterable[Item] = ()) -> None:
+def recognised(reading: Reading) -> None:
     """Raise :class:`NothingRecognised` when no record at all was understood in what was read."""
+    accounting, files = reading.accounting, reading.files
     if accounting.records > accounting.unparsed:
         return
     names = f"'{files[0]}'" if len(files) == 1 else f"{len(files)} files"
     if not accounting.bytes:
         raise NothingRecognised(f"{names} {'is' if len(files) == 1 else 'are'} empty")
-    near = [
-        f"{item.place} looks like a record and is none: {item.payload.reason}"
-        for item in misses
-        if isinstance(item, ServerEvent)
-    ]
+    near = [f"{item.place} looks like a record and is none: {item.payload.reason}" for item in reading.misses]
     if accounting.quoted:
         near.append(f"{accounting.quoted} texts look like records but are quoted, in source code or a prompt")
     raise NothingRecognised(
