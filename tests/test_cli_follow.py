@@ -12,6 +12,7 @@ import signal
 import statistics
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from typing import Self
@@ -31,8 +32,9 @@ class Following:
 
     def __init__(self, *words: str, terminal: bool = False, **env: str) -> None:
         here, there = pty.openpty() if terminal else os.pipe()
+        self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the process
         self.process = subprocess.Popen(
-            [*COMMAND, *words], stdout=there, stderr=subprocess.PIPE, env={**os.environ, **env, "COLUMNS": "120"}
+            [*COMMAND, *words], stdout=there, stderr=self._stderr, env={**os.environ, **env, "COLUMNS": "120"}
         )
         os.close(there)
         self.lines: list[tuple[float, bytes]] = []
@@ -44,8 +46,9 @@ class Following:
 
     def __exit__(self, *_: object) -> None:
         self.process.kill()
-        self.process.communicate()
+        self.process.wait()
         self._reader.join(PATIENCE)
+        self._stderr.close()
 
     def _read(self, fd: int) -> None:
         with open(fd, "rb") as stream, contextlib.suppress(OSError):  # a terminal ends with an error
@@ -56,17 +59,22 @@ class Following:
         """What was written so far."""
         return b"".join(line for _, line in self.lines).decode()
 
+    @property
+    def said(self) -> str:
+        """What was said on standard error so far."""
+        return os.pread(self._stderr.fileno(), 1 << 20, 0).decode()
+
     def wait_for(self, what, why: str) -> None:
         """Wait until a question is answered with yes."""
         end = time.monotonic() + PATIENCE
         while not what():
             assert time.monotonic() < end, why
-            assert self.process.poll() is None, self.process.stderr.read()
+            assert self.process.poll() is None, self.said
             time.sleep(0.02)
 
-    def interrupt(self) -> int:
-        """Press Ctrl-C, wait for the end, and return the exit code."""
-        self.process.send_signal(signal.SIGINT)
+    def interrupt(self, number: signal.Signals = signal.SIGINT) -> int:
+        """Press Ctrl-C, or send another signal, wait for the end, and return the exit code."""
+        self.process.send_signal(number)
         code = self.process.wait(PATIENCE)
         self._reader.join(PATIENCE)
         return code
@@ -96,14 +104,15 @@ def unfinished(tmp_path):
     return path
 
 
-def test_ctrl_c_writes_the_events_of_the_unfinished_pass(unfinished):
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=lambda number: number.name)
+def test_ctrl_c_writes_the_events_of_the_unfinished_pass(unfinished, number):
     """What was held because its pass may still grow is labelled from what there is, and written."""
     whole = events_of(unfinished)
     with Following("events", str(unfinished), "--follow", "-f", "ndjson") as following:
         following.wait_for(lambda: len(following.lines) > len(whole) // 2, "no events")
         time.sleep(0.3)
         held = len(whole) - len(following.lines)
-        assert following.interrupt() == 0
+        assert following.interrupt(number) == 0
     assert held > 0
     assert [nameless(line) for _, line in following.lines] == whole
 
@@ -116,6 +125,38 @@ def test_ctrl_c_answers_as_for_the_finished_log(command, unfinished):
         time.sleep(1.5)
         assert following.interrupt() == answer.returncode
     assert json.loads(following.text) == json.loads(answer.stdout)
+
+
+def test_a_kill_gives_the_terminal_back(unfinished):
+    """SIGTERM ends the live table as Ctrl-C does: the first screen and the cursor are there again."""
+    with Following("summarize", str(unfinished), "--follow", terminal=True) as following:
+        following.wait_for(lambda: "Ctrl-C ends" in following.text, "nothing is drawn")
+        assert following.interrupt(signal.SIGTERM) == 0
+    live, _, last = following.text.rpartition("\x1b[?25h\x1b[?1049l")
+    assert live
+    assert "forward passes while serving" in last
+
+
+def test_ctrl_c_does_not_wait_for_a_host_that_hangs(farm, node_dir):
+    """A connection that stands and brings nothing, as when the network is gone, does not keep who wants to leave."""
+    log = node_dir / "server.log"
+    log.write_bytes(b"".join(real_bytes("healthy-topk1").splitlines(keepends=True)[:500]))
+    farm.kill_connections()
+    with Following("events", f"node:{log}", "--follow", "-f", "ndjson", LOGSCOPE_SSH=shlex.join(farm.ssh)) as following:
+        following.wait_for(lambda: following.lines, "no events")
+        hanging = farm.connections()
+        try:
+            for process in hanging:
+                os.kill(process, signal.SIGSTOP)
+            time.sleep(0.5)
+            began = time.monotonic()
+            assert following.interrupt() == 0
+            assert time.monotonic() - began < 8
+        finally:
+            for process in hanging:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(process, signal.SIGCONT)
+    assert [nameless(line) for _, line in following.lines] == events_of(log)
 
 
 def test_ten_thousand_events_over_ssh_with_a_rotation_and_a_drop(farm, node_dir):
@@ -144,8 +185,9 @@ def test_ten_thousand_events_over_ssh_with_a_rotation_and_a_drop(farm, node_dir)
             written += [time.monotonic()] * 20
         out.close()
         rate = 10_000 / (time.monotonic() - began)
-        # The pass at the end is held: more of it may come.
+        # The pass at the end is held: more of it may come. All before it is there once nothing comes any more.
         following.wait_for(lambda: len(following.lines) > 9_900, "events are missing")
+        following.wait_for(lambda: time.monotonic() - following.lines[-1][0] > 1, "events come without end")
         assert following.interrupt() == 0
     wire.close()
     assert rate > 1500

@@ -78,24 +78,31 @@ def guard(run: Callable[[], int], *, debug: bool) -> int:
 def until_interrupted() -> Iterator[threading.Event]:
     """Give what the first Ctrl-C sets, so that following a log ends in order, with all it held; a second interrupts.
 
-    Only the main thread can hear a Ctrl-C; in another one nothing sets the event.
+    SIGTERM (``kill``, ``timeout``) is heard like Ctrl-C. Only the main thread can hear either; in another one nothing
+    sets the event.
     """
     stop = threading.Event()
-    heard = signal.getsignal(signal.SIGINT)
-    if threading.current_thread() is not threading.main_thread() or heard is signal.SIG_IGN:
+    if threading.current_thread() is not threading.main_thread():
         yield stop
         return
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {number: heard for number, heard in before.items() if heard is not signal.SIG_IGN}
+
+    def restore() -> None:
+        for number, heard in before.items():
+            signal.signal(number, heard)
 
     def first(*_: object) -> None:
-        signal.signal(signal.SIGINT, heard)
+        restore()
         # Not here: the main thread may hold the event's own lock, waiting for it.
         threading.Thread(target=stop.set).start()
 
-    signal.signal(signal.SIGINT, first)
+    for number in before:
+        signal.signal(number, first)
     try:
         yield stop
     finally:
-        signal.signal(signal.SIGINT, heard)
+        restore()
 
 
 def _close_quietly() -> None:

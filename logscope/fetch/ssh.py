@@ -382,10 +382,11 @@ class Session:
             raise self._lost() from None
 
     def _read(self) -> bytes:
-        while not self._talked and not select.select([self._out], [], [], 0.2)[0]:
+        while not select.select([self._out], [], [], 0.2)[0]:
+            # A host that hangs must not keep who wants to leave: ssh itself notices only after half a minute.
             if self._cancelled.is_set():
                 raise SshError("cancelled", f"the connection to {self.host} was given up", why=None)
-            if time.monotonic() > self._deadline:
+            if not self._talked and time.monotonic() > self._deadline:
                 raise SshError(
                     "timeout",
                     f"the login shell on {self.host} does not start",
