@@ -6,6 +6,7 @@ truncated file begins a new one). It must not know how a file is followed, nor h
 
 from __future__ import annotations
 
+from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from logscope.errors import UsageError
@@ -24,6 +25,9 @@ if TYPE_CHECKING:
     from logscope.grammar import Grammar
     from logscope.report import Item
     from logscope.run import Reading
+
+
+_KEPT = 5  # notices that a report repeats: of a connection lost every hour, more would hide the report
 
 
 class _Generation:
@@ -67,8 +71,11 @@ def follow_items(
     *,
     stop: threading.Event | None = None,
     idle: float | None = None,
+    warn: Callable[[str], None] = lambda _: None,
 ) -> Iterator[tuple[str, Item] | None]:
     """Yield every item of a growing log with its file's name, and None whenever nothing is new.
+
+    ``warn`` is told at once what became of the log or of the connection; the last of it stands in the reading, too.
 
     Raises
     ------
@@ -79,12 +86,14 @@ def follow_items(
 
     """
     generation: _Generation | None = None
-    for block in followed_blocks(_one(what), stop=stop, idle=idle, warn=reading.warnings.append):
+    for block in followed_blocks(_one(what), stop=stop, idle=idle, warn=_noting(reading, warn)):
         if block is None:
             yield None
             continue
         generation = generation or _begin(block, grammar, reading, keep_copies=False)
-        for item in generation.take(block):
+        items = generation.take(block)
+        reading.note_misses(items)
+        for item in items:
             yield block.file, item
         generation.account(reading)
         if block.final:
@@ -98,6 +107,7 @@ def follow_events(
     *,
     stop: threading.Event | None = None,
     idle: float | None = None,
+    warn: Callable[[str], None] = lambda _: None,
 ) -> Iterator[Labelled | None]:
     """Yield every event of a growing log, in file order, as soon as its labels are known; None when nothing is new.
 
@@ -108,17 +118,33 @@ def follow_events(
 
     """
     generation: _Generation | None = None
-    for block in followed_blocks(_one(what), stop=stop, idle=idle, warn=reading.warnings.append):
+    for block in followed_blocks(_one(what), stop=stop, idle=idle, warn=_noting(reading, warn)):
         if block is None:
             yield None
             continue
         generation = generation or _begin(block, grammar, reading, keep_copies=True)
-        for item in generation.take(block):
+        items = generation.take(block)
+        reading.note_misses(items)
+        for item in items:
             generation.order.add(item)
         yield from generation.order.until(None if block.final else generation.labeller.watermark)
         generation.account(reading)
         if block.final:
             generation = None
+
+
+def _noting(reading: Reading, warn: Callable[[str], None]) -> Callable[[str], None]:
+    """Return what tells every notice at once, and keeps the last few among the warnings of the reading."""
+    kept: deque[str] = deque()
+
+    def note(text: str) -> None:
+        if len(kept) == _KEPT:
+            reading.warnings.remove(kept.popleft())
+        kept.append(text)
+        reading.warnings.append(text)
+        warn(text)
+
+    return note
 
 
 def _begin(block: Block, grammar: Grammar, reading: Reading, *, keep_copies: bool) -> _Generation:

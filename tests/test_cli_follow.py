@@ -21,6 +21,9 @@ import pytest
 from conftest import real_bytes
 from sshfarm import Wire
 
+from logscope.live import _noting
+from logscope.run import Reading
+
 pytest_plugins = ["fetch_fixtures"]
 
 COMMAND = [sys.executable, "-m", "logscope"]
@@ -137,6 +140,42 @@ def test_a_kill_gives_the_terminal_back(unfinished):
     assert "forward passes while serving" in last
 
 
+@pytest.mark.parametrize("command", ["events", "summarize", "check"])
+def test_nothing_recognised_is_1_when_following_too(command):
+    """A pipe that ended without a record, as when its writer failed at once, is no answer: exit 1, and it is said."""
+    for text, what in ((b"", "is empty"), (b"Error: no such pod\n", "nothing is recognised")):
+        run = subprocess.run([*COMMAND, command, "-", "--follow"], input=text, capture_output=True, check=False)
+        assert (run.returncode, run.stdout) == (1, b"")
+        assert what in run.stderr.decode()
+
+
+def test_parquet_does_not_follow(unfinished, tmp_path):
+    """Parquet is written once: with --follow it is refused, not written and left."""
+    words = ["events", str(unfinished), "--follow", "-o", str(tmp_path / "events.parquet")]
+    run = subprocess.run([*COMMAND, *words], capture_output=True, check=False)
+    assert run.returncode == 2
+    assert "--follow cannot be joined with Parquet" in run.stderr.decode()
+
+
+def test_events_say_what_became_of_log_and_connection(farm, node_dir):
+    """A lost connection and a rotation are said on stderr when they happen, not at the end, and not among the events."""
+    log = node_dir / "server.log"
+    log.write_bytes(b"".join(real_bytes("healthy-topk1").splitlines(keepends=True)[:500]))
+    wire = Wire(farm.ports["node"])
+    ssh = shlex.join(farm.through(wire.port, "follow-said"))
+    with Following("events", f"node:{log}", "--follow", "-f", "ndjson", LOGSCOPE_SSH=ssh) as following:
+        following.wait_for(lambda: following.lines, "no events")
+        wire.cut()
+        following.wait_for(lambda: "connected to node again" in following.said, "the lost connection is not said")
+        assert "trying again" in following.said
+        log.rename(node_dir / "server.log.1")
+        log.write_bytes(b"x\n")
+        following.wait_for(lambda: "generation 2 begins" in following.said, "the rotation is not said")
+        assert following.interrupt() == 0
+    wire.close()
+    assert all(json.loads(line) for _, line in following.lines)
+
+
 def test_ctrl_c_does_not_wait_for_a_host_that_hangs(farm, node_dir):
     """A connection that stands and brings nothing, as when the network is gone, does not keep who wants to leave."""
     log = node_dir / "server.log"
@@ -157,6 +196,16 @@ def test_ctrl_c_does_not_wait_for_a_host_that_hangs(farm, node_dir):
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(process, signal.SIGCONT)
     assert [nameless(line) for _, line in following.lines] == events_of(log)
+
+
+def test_a_report_repeats_the_last_notices_only():
+    """However often a connection is lost, what is said of it does not hide the answer."""
+    reading, told = Reading(["server.log"], warnings=["kept"]), []
+    note = _noting(reading, told.append)
+    for number in range(20):
+        note(f"lost {number % 19}")
+    assert len(told) == 20
+    assert reading.warnings == ["kept", "lost 15", "lost 16", "lost 17", "lost 18", "lost 0"]
 
 
 def test_ten_thousand_events_over_ssh_with_a_rotation_and_a_drop(farm, node_dir):
@@ -216,6 +265,8 @@ def test_live_summary_over_ssh(farm, node_dir):
         assert "Ctrl-C ends" in following.text
         first = shown()
         wire.cut()
+        # While nothing is written to the log, too.
+        following.wait_for(lambda: "connected to node again" in following.text, "the lost connection is not shown")
         with log.open("ab") as out:
             out.writelines(parts[1])
         following.wait_for(lambda: shown() > first + 50, "what came after the connection was lost is not shown")
@@ -224,6 +275,7 @@ def test_live_summary_over_ssh(farm, node_dir):
         log.write_bytes(b"".join(parts[2]))
         following.wait_for(lambda: shown() > second + 50, "the new file after the rotation is not shown")
         assert following.interrupt() == 0
+        assert following.said == ""  # it stands in the answer
     wire.close()
     # What stands on the terminal in the end counts every record of both files, once.
     records = sum(len(events_of(file)) for file in (node_dir / "server.log.1", log))

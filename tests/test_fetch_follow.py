@@ -305,6 +305,17 @@ def test_a_stop_ends_waiting_for_a_connection(farm, node_dir):
     assert time.monotonic() - began < 8
 
 
+def test_a_host_that_stays_away_is_spoken_of_once(farm):
+    """Called again and again without end, a host that does not answer is named once for each way it does not."""
+    notices: list[str] = []
+    link = Link(parse("node:/x").host, farm.options(delay=0.0), notices.append)
+    assert link.node
+    link.drop()
+    for kind in ("lost", "refused", "refused", "refused", "timeout"):
+        link.recover(SshError(kind, f"node is {kind}", why=None), endless=True)
+    assert notices == [f"node is {kind}: trying again until it answers" for kind in ("lost", "refused", "timeout")]
+
+
 def test_the_first_failure_is_an_error(farm, node_dir):
     """A host that cannot be reached and a file that is not there are errors at the start, not something to wait for."""
     for source, what in ((f"closed:{node_dir}/x", "refuses"), (f"node:{node_dir}/none.log", "there is no")):

@@ -33,14 +33,19 @@ def stream(logs: Sequence[str], shared: Shared, *, follow: bool) -> int:
     if shared.explain_python:
         return explain(_python(logs, shared, wanted, follow=follow))
     if wanted.form == "parquet":
+        if follow:
+            raise UsageError("--follow cannot be joined with Parquet", help="write ndjson or csv")
         return _parquet(logs, shared, wanted)
     from logscope import grammar, run  # noqa: PLC0415 - help must not pay for the parser
 
     known, reading = grammar.load(shared.grammar or ()), run.Reading()
     if follow:
         with until_interrupted() as stop, _writer(wanted, shared, several=False) as writer:
-            events: Iterable[Labelled | None] = run.follow_events(logs, known, reading, stop=stop)
+            events: Iterable[Labelled | None] = run.follow_events(
+                logs, known, reading, stop=stop, warn=lambda text: warn([text], shared)
+            )
             _copy(events, writer, shared, live=True)
+            recognised(reading)
             writer.close(reading.accounting)
         return OK
     sources = sources_named(logs, shared)

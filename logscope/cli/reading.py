@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -162,36 +162,53 @@ def followed(logs: Sequence[str], shared: Shared, query: Query) -> Report:
 
     select = shared.select()
     reading = run.Reading()
-    with until_interrupted() as stop:
-        found = run.follow_items(list(logs), grammar.load(shared.grammar or ()), reading, stop=stop)
-        arrived = _drawing(found, query, reading, shared)
+    drawn = _Drawn(logs, shared, query, reading) if sys.stdout.isatty() and not shared.output else None
+    with until_interrupted() as stop, drawn.screen if drawn else nullcontext():
+        notice = drawn.notice if drawn else lambda text: warn([text], shared)
+        found = run.follow_items(list(logs), grammar.load(shared.grammar or ()), reading, stop=stop, warn=notice)
+        pairs = drawn.between(found) if drawn else found
+        arrived = (pair[1] for pair in pairs if pair is not None)
         for item in select.filter(arrived) if select else arrived:
             query.see(item)
-    warn(reading.warnings, shared)
+    if drawn:
+        # The last ones stand in the answer.
+        warn([text for text in drawn.notices if text not in reading.warnings], shared)
+    recognised(reading)
     return query.report(reading.context())
 
 
-def _drawing(
-    found: Iterable[tuple[str, Item] | None], query: Query, reading: Reading, shared: Shared
-) -> Iterator[Item]:
-    """Pass the items of a growing log on, and draw the answer between them where there is a terminal."""
-    if not sys.stdout.isatty() or shared.output:
-        yield from (pair[1] for pair in found if pair is not None)
-        return
-    from logscope.render import render  # noqa: PLC0415 - live logs only
-    from logscope.render.live import Screen  # noqa: PLC0415
+class _Drawn:
+    """The answer to a growing log on a terminal, drawn anew while it changes."""
 
-    drawn, news = 0.0, True
-    with Screen(sys.stdout) as screen:
+    def __init__(self, logs: Sequence[str], shared: Shared, query: Query, reading: Reading) -> None:
+        from logscope.render.live import Screen  # noqa: PLC0415 - live logs only
+
+        self.notices: list[str] = []
+        self.screen = Screen(sys.stdout)
+        self._shared, self._query, self._reading = shared, query, reading
+        self._status = f"following {visible(', '.join(logs))}; Ctrl-C ends"
+
+    def between(self, found: Iterable[tuple[str, Item] | None]) -> Iterator[tuple[str, Item] | None]:
+        """Pass what is found on, and draw between it."""
+        drawn, news = 0.0, True
         for pair in found:
             news = news or pair is not None
             if news and time.monotonic() - drawn >= REDRAW:
                 drawn, news = time.monotonic(), False
-                style = style_of(sys.stdout, shared.color, quiet=shared.quiet, verbose=shared.verbose)
-                status = f"following {visible(', '.join(reading.files))}; Ctrl-C ends"
-                screen.draw(render(query.report(reading.context()), "table", style), status)
-            if pair is not None:
-                yield pair[1]
+                self._draw()
+            yield pair
+
+    def notice(self, text: str) -> None:
+        """Show at once what became of the log: while a connection is lost, nothing else comes to be drawn."""
+        self.notices.append(text)
+        self._draw()
+
+    def _draw(self) -> None:
+        from logscope.render import render  # noqa: PLC0415 - live logs only
+
+        shared = self._shared
+        style = style_of(sys.stdout, shared.color, quiet=shared.quiet, verbose=shared.verbose)
+        self.screen.draw(render(self._query.report(self._reading.context()), "table", style), self._status)
 
 
 def open_run(logs: Sequence[str], shared: Shared) -> Run:

@@ -84,6 +84,7 @@ class Link:
         self._received = 0
         self._failures = 0
         self._stood = False
+        self._said = ""
 
     @property
     def node(self) -> Node:
@@ -169,5 +170,11 @@ class Link:
             raise failure
         delay = min(_LONGEST_WAIT, self.options.delay * 2.0 ** min(self._failures - 1, 10))
         why = (failure.message.why or "").splitlines()
-        self.notice(f"{failure.message.what}{f' ({why[-1]})' if why else ''}: trying again in {delay:.1f} s")
+        what = f"{failure.message.what}{f' ({why[-1]})' if why else ''}"
+        if tries < math.inf:
+            self.notice(f"{what}: trying again in {delay:.1f} s")
+        elif self._failures == 1 or failure.message.what != self._said:
+            # Who is called until he answers is spoken of once, not at every try.
+            self.notice(f"{what}: trying again until it answers")
+        self._said = failure.message.what
         self.cancelled.wait(delay)
