@@ -19,6 +19,7 @@ from logscope.queries.words import plural_of
 from logscope.report import Column, Report, Table, ask
 from logscope.rules import page, rules
 from logscope.rules.base import Checked, Scene
+from logscope.rules.captures import LayerSet, between_lives
 from logscope.rules.causes import headline, ranked
 from logscope.rules.ranks import RankFile, across
 from logscope.versions import Known, parse_version
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from logscope.model import Occurrence
     from logscope.report import Context, Item
     from logscope.rules.base import Rule
+    from logscope.rules.captures import Usual
     from logscope.run import Run
 
 # Damaged lines that are remembered to tell what is missing from what was lost.
@@ -52,6 +54,7 @@ class _Outcome(NamedTuple):
     checked: dict[str, Checked]
     why_not: dict[str, str]
     facts: dict[str, Any]
+    layers: Usual | None = None
 
 
 class _Life:
@@ -137,7 +140,8 @@ class _Life:
             "target_passes": self.passes[0],
             "draft_passes": self.passes[1],
         }
-        return _Outcome(findings, checked, why_not, facts)
+        layers = next((rule.usual() for rule in self.rules if isinstance(rule, LayerSet)), None)
+        return _Outcome(findings, checked, why_not, facts, layers)
 
     def _mixed(self, findings: list[Finding]) -> list[Finding]:
         """Return findings with those about single passes of mixed-up schedulers told as one note.
@@ -274,6 +278,8 @@ class Checker:
         findings = [finding for outcome in outcomes for finding in outcome.findings]
         if len(self._files) > 1:
             findings += across(list(self._files.values()), set(self.codes))
+        if not any(finding.rule == "H103" and finding.severity != "note" for finding in findings):
+            findings += between_lives([outcome.layers for outcome in outcomes if outcome.layers is not None])
         lives = {
             id(finding): (outcome.facts["file"], outcome.facts["segment"])
             for outcome in outcomes

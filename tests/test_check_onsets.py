@@ -269,6 +269,28 @@ def test_verifies_that_are_printed_no_more(extends):
         assert the(report, "H101").where.line == reads[1]
 
 
+@pytest.mark.parametrize("drafts", [("a", "a"), ("a", "b")])
+def test_two_lives_that_capture_other_layers_for_one_draft(drafts):
+    """The same draft before and after an upgrade: each life may be right by its version, so it is a note; where it is."""
+    lives = [
+        [line.replace("topk=1", f"topk=1, speculative_draft_model_path='/models/{draft}'") for line in
+         Server(7, layers=layers).serve().lines] for draft, layers in zip(drafts, ((3, 31, 59), (2, 30, 58)), strict=True)
+    ]  # fmt: skip
+    report = checked([*lives[0], *lives[1]])
+    assert fired(report) == set()
+    found = [finding for finding in report.findings if finding.rule == "H103"]
+    assert len(found) == (drafts[0] == drafts[1])
+    if found:
+        assert found[0].where.line == of_target([*lives[0], *lives[1]], len(lives[0]))
+        assert (found[0].expected, found[0].actual) == ("layers 3, 31, 59", "layers 2, 30, 58")
+
+
+def test_a_wrong_mode_that_keeps_every_row_says_so():
+    """LAST is printed, and the join has all rows of the verify: the mode is wrong, and no row is said to be lost."""
+    report = load(io.BytesIO(real_bytes("fault-verify-last"))).check()
+    assert "all 4 rows stand in the join all the same" in the(report, "H102").message
+
+
 # ------------------------------------------------------------------------------------------------ what is no fault
 
 

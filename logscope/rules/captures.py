@@ -9,17 +9,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from logscope.contract import DEFAULT_STATES
-from logscope.model import Place, states
+from logscope.model import Finding, Place, states
 from logscope.queries.setup import GRAPHS
 from logscope.queries.words import count, layer_list, whole_numbers
 from logscope.rules.base import Checked, Onset, Rule, is_embedding, pass_name, register
 from logscope.versions import ERA_WORDS, default_layers
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from logscope.contract import Reading
-    from logscope.model import Finding, ForwardPass, Payload, ServerEvent
+    from logscope.model import ForwardPass, Payload, Segment, ServerEvent
     from logscope.rules.base import Scene, View
 
 _MOST_SETS = 64
@@ -212,6 +212,8 @@ class HiddenMode(Rule):
             mode, rows, have = onset.detail
             name = mode if mode is not None and not mode.isdigit() else f"{mode or 'a mode'} that keeps fewer rows"
             kept = f": {count(have, 'row')} of {rows} kept" if rows is not None and have is not None else ""
+            if have is not None and have == rows:
+                kept = f"; all {count(rows, 'row')} stand in the join all the same" if rows != 1 else ""
             what = "" if phase == "unknown" else f" {phase}"
             yield self.finding(
                 f"The target's{what} passes keep hidden states in mode {name} where the draft needs FULL{kept}.",
@@ -245,6 +247,40 @@ class _Set:
         self.start = start
         self.states = view.num_aux
         self.lines = [record.line for record in view.all_captures]
+
+
+class Usual(NamedTuple):
+    """The decoder layers one server life captures, and the first place that shows them."""
+
+    segment: Segment
+    layers: tuple[int, ...]
+    place: Place
+
+
+def between_lives(lives: Iterable[Usual]) -> Iterator[Finding]:
+    """Yield a note where two lives in a row of one file capture other layers for the draft of the same path.
+
+    Each may be right by its own version of SGLang; the draft was trained on one of the two.
+    """
+    before: Usual | None = None
+    for life in sorted(lives, key=lambda one: (one.segment.file, one.segment.number)):
+        if before is not None and before.segment.file == life.segment.file and before.layers != life.layers:
+            drafts = [one.segment.server_args.get("speculative_draft_model_path") for one in (before, life)]
+            if drafts[0] is not None and drafts[0] == drafts[1]:
+                numbers = [one.segment.number for one in (before, life)]
+                yield Finding(
+                    "H103",
+                    "note",
+                    f"Run {numbers[1]} captures {layer_list(life.layers)} where run {numbers[0]} captured"
+                    f" {layer_list(before.layers)}, for the same draft.",
+                    life.place,
+                    expected=layer_list(before.layers),
+                    actual=layer_list(life.layers),
+                    evidence=f"run {numbers[0]} at {before.place}; both name {drafts[0]}",
+                    help="unless the draft was exchanged, one of them is not what it was trained on: config ids mean"
+                    " other layers from SGLang 0.5.13 on; aux_layers in the contract decides which",
+                )
+        before = life
 
 
 class _Layers(NamedTuple):
@@ -338,6 +374,14 @@ class LayerSet(Rule):
         yield from self._against_contract(main, seen)
         for stage, sets in self._stages.items():
             yield from self._changes(usual[stage], sets)
+
+    def usual(self) -> Usual | None:
+        """Return what this server life captures, to be compared with the lives before and after it."""
+        if len(self._stages) != 1:
+            return None  # a pipeline's layers are known only when all its ranks are
+        (sets,) = self._stages.values()
+        main = self._reference(sets)
+        return Usual(self.scene.segment, main.layers, sets[main].place)
 
     def _changes(self, main: _Layers, sets: dict[_Layers, _Set]) -> Iterator[Finding]:
         others = sorted((pair for pair in sets.items() if pair[0] != main), key=lambda pair: pair[1].first.line)
