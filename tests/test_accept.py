@@ -372,6 +372,27 @@ def test_a_level_that_was_left_before_is_no_lasting_decline():
     assert "falls" not in report.headline
 
 
+def test_a_dip_is_told_as_a_dip():
+    """High, low for a while, high again: where it fell and where it rose, not that it hardly changed from end to end."""
+    jitter = [0.05, -0.05, 0.02, -0.02]
+    _, report = series_of([mean + jitter[at % 4] for mean in (2.6, 1.6, 2.58) for at in range(30)])
+    (note,) = [note for note in report.notes if "falls" in note]
+    assert note.endswith("falls to 1.60 over 30 lines from x.log:32 on, and rises again: 2.58 from x.log:62 on")
+
+
+@pytest.mark.parametrize(("lows", "named"), [((), False), ((3,), True), ((0, 3), True), ((0, 1, 3), False)])
+def test_ranks_that_accept_less_than_the_others_are_named(lows, named):
+    """Some of four ranks accept half, throughout: named when they are no more than the others; equal ranks are not."""
+    lines = [
+        decode(4 * at + rank + 2, (1.3 if rank in lows else 2.6) + [0.05, -0.05, 0.02, -0.02][at % 4], tp=rank)
+        for at in range(40)
+        for rank in range(4)
+    ]
+    report = ask(Accept(), [Segment(1, "x.log", 1, decode_log_interval=40), *lines], Context())
+    assert ("accepts less, 1.30 against 2.60" in report.headline) == named
+    assert len([note for note in report.notes if "accepts less" in note]) == (len(lows) if named else 0)
+
+
 def test_a_late_step_is_a_decline():
     """The trend of 120 lines hardly sees a step of the last 10; the comparison of the levels does."""
     jitter = [0.05, -0.05, 0.02, -0.02]

@@ -502,6 +502,18 @@ def test_a_slow_decline_is_a_note():
         assert all(finding.severity == "note" for finding in notes)
 
 
+def test_rounds_that_lines_give_are_not_assumed():
+    """vLLM's lines give their drafts, 50 a line: 200 rounds, and no word of an assumed number."""
+    lines = [
+        f"INFO 07-20 18:00:{at}0 [metrics.py:101] SpecDecoding metrics: Mean acceptance length: 1.00, Accepted throughput:"
+        " 0.00 tokens/s, Drafted throughput: 15.00 tokens/s, Accepted: 0 tokens, Drafted: 150 tokens, Per-position"
+        " acceptance rate: 0.000, 0.000, 0.000, Avg Draft acceptance rate: 0.0%"
+        for at in range(4)
+    ]
+    evidence = the(checked(lines), "A101").evidence
+    assert evidence.endswith("4 of 4 lines, about 200 rounds")
+
+
 def test_a_fault_explains_nothing_of_another_server(tmp_path):
     """Findings of other files, or of other runs in one file, are never called its consequences."""
     nan, stale = real_bytes("fault-nan-layer30"), real_bytes("fault-stale-states")

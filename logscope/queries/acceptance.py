@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from logscope.model import Finding, Place
 from logscope.queries.intervals import DEFAULT_ROUNDS
-from logscope.queries.series import EXACT_LINES, Decline, Level, Series, Stats
+from logscope.queries.series import DECLINE_ROUNDS, EXACT_LINES, Decline, Level, Series, Stats
 from logscope.queries.tables import table, without_empty
 from logscope.queries.trend import rank_correlation, same_order
 from logscope.queries.words import and_list, count
@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 NAMED = 20
 # Points of the chart.
 _POINTS = 60
+# So much lower is a level a dip, or a process apart from the others; levels before, in and after a dip.
+_APART = 0.15
+_DIP_LEVELS = 3
 
 
 class Key(NamedTuple):
@@ -111,6 +114,7 @@ class Answer:
         self._gate(rows, report)
         self._definitions(report)
         self._movement(report)
+        self._uneven(report)
         self._extremes(report)
         self._positions(report)
         self._cumulative_table(report)
@@ -228,7 +232,31 @@ class Answer:
             text = f"accept len {min(means):.2f} to {max(means):.2f} across {what}"
         if fall is not None:
             return f"{text}; {fall}"
-        return f"{text}{self._extreme_words()}"
+        apart = "; ".join(words for _, words in self._apart())
+        return f"{text}{self._extreme_words()}{'; ' if apart else ''}{apart}"
+
+    def _apart(self) -> Iterator[tuple[Key, str]]:
+        """Yield the processes of one server that accept clearly less than all its others, in words.
+
+        Nine of ten of their lines lie below nine of ten lines of every other process, and they are no more than the
+        others: then nothing would say which of the two is the odd one.
+        """
+        servers: dict[Server, list[tuple[Key, Series]]] = {}
+        for key, series in self.fold.series.items():
+            if series.rounds >= DECLINE_ROUNDS and series.stats.mean is not None:
+                servers.setdefault(Server(*key[:3]), []).append((key, series))
+        for found in servers.values():
+            ordered = sorted(found, key=lambda pair: pair[1].stats.mean or 0.0)
+            for number_ in range(1, len(ordered) // 2 + 1):
+                few, rest = ordered[:number_], ordered[number_:]
+                top = max(series.stats.quantile(0.9) or 0.0 for _, series in few)
+                bottom = min(series.stats.quantile(0.1) or 0.0 for _, series in rest)
+                means = [series.stats.mean or 0.0 for _, series in rest]
+                if top < bottom and (few[-1][1].stats.mean or 0.0) <= (1 - _APART) * means[0]:
+                    others = " to ".join(dict.fromkeys(f"{mean:.2f}" for mean in (means[0], means[-1])))
+                    for key, series in few:
+                        yield key, f"{key.name} accepts less, {series.stats.mean or 0.0:.2f} against {others}"
+                    break
 
     def _falls(self) -> str | None:
         """Return the largest lasting fall in words, None when there is none."""
@@ -381,7 +409,15 @@ class Answer:
     ) -> None:
         who = _of(key.name)
         found = self.declines[key]
-        if found is not None:
+        dip = _dip(levels, found)
+        if dip is not None:
+            low, back = dip
+            report.notes.append(
+                f"accept len{who} falls to {low.mean:.2f} over {count(low.lines, 'line')} from"
+                f" {Place(key.file, low.first_line)} on, and rises again: {back.mean:.2f} from"
+                f" {Place(key.file, back.first_line)} on"
+            )
+        elif found is not None:
             lasting = "" if found.lasting else ": short, small or not significant"
             if found.seen_before and found.low is not None:
                 lasting = ": it was as low before, and rose again"
@@ -410,6 +446,14 @@ class Answer:
             report.notes.append(
                 f"more than {EXACT_LINES:,} lines{who}: trends are computed on means of {series.bins.size} lines, "
                 "with the extremes kept"
+            )
+
+    def _uneven(self, report: Report) -> None:
+        """Say which process accepts less than the others of its server, and what may explain it."""
+        for key, words in self._apart():
+            place = Place(key.file, self.fold.series[key].stats.first_line)
+            report.notes.append(
+                f"{words}, from {place} on, in nine of ten lines: other requests, or a fault of that rank alone"
             )
 
     def _extremes(self, report: Report) -> None:
@@ -663,6 +707,17 @@ def _mean(sums: Sequence[float], digits: int) -> float | None:
 
 def _difference(last: float | None, first: float | None) -> float | None:
     return None if last is None or first is None else last - first
+
+
+def _dip(levels: Sequence[Level], fall: Decline | None) -> tuple[Level, Level] | None:
+    """Return the level of a fall that was made good, and the one after it; None for a fall that lasts, or none."""
+    if len(levels) < _DIP_LEVELS or (fall is not None and fall.lasting):
+        return None
+    at = min(range(1, len(levels) - 1), key=lambda number: levels[number].mean)
+    low, before = levels[at], max(level.mean for level in levels[:at])
+    back = next((level for level in levels[at + 1 :] if low.mean <= (1 - _APART) * level.mean), None)
+    lasts = low.mean <= (1 - _APART) * levels[-1].mean
+    return (low, back) if back is not None and lasts and low.mean <= (1 - _APART) * before else None
 
 
 def _name(origin: str, engine: str | None) -> str:

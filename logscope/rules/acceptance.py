@@ -60,7 +60,8 @@ class _Acceptance(Rule):
 
 
 def _stretch_words(stretch: Stretch, series: Series) -> str:
-    interval = "" if series.rounds_per_line else f", {DEFAULT_ROUNDS} rounds a line assumed"
+    assumed = series.stats.open_lines and not series.rounds_per_line
+    interval = f", {DEFAULT_ROUNDS} rounds a line assumed" if assumed else ""
     where = f"line {stretch.first_line}"
     if stretch.last_line != stretch.first_line:
         where = f"lines {stretch.first_line} to {stretch.last_line}"
