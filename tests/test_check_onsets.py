@@ -503,7 +503,7 @@ def test_a_slow_decline_is_a_note():
 
 
 def test_rounds_that_lines_give_are_not_assumed():
-    """vLLM's lines give their drafts, 50 a line: 200 rounds, and no word of an assumed number."""
+    """Lines of vLLM give their drafts, 50 a line: 200 rounds, and no word of an assumed number."""
     lines = [
         f"INFO 07-20 18:00:{at}0 [metrics.py:101] SpecDecoding metrics: Mean acceptance length: 1.00, Accepted throughput:"
         " 0.00 tokens/s, Drafted throughput: 15.00 tokens/s, Accepted: 0 tokens, Drafted: 150 tokens, Per-position"
