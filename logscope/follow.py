@@ -14,7 +14,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from logscope.blocks import BLOCK_SIZE, FILTERED, LINE_SLACK, Block, StreamWindow, cut
-from logscope.errors import InputError
+from logscope.errors import InputError, RemoteError
 from logscope.reader import PIPE_SIZE, standard_input, unreadable, widen
 from logscope.source import missing
 from logscope.unpack import HEAD, form_of
@@ -72,7 +72,11 @@ def follow(
 def tail_blocks(
     tail: Tail, poll: float, stop: threading.Event | None, idle: float | None, *, from_start: bool
 ) -> Iterator[Block | None]:
-    """Yield what a tail has, and None at every poll that brought nothing, until it is over, stopped or idle."""
+    """Yield what a tail has, and None at every poll that brought nothing, until it is over, stopped or idle.
+
+    When it cannot be read any more, the final block comes all the same, before the error.
+    """
+    begun = False
     try:
         while not from_start and tail.next() is not None:
             tail.gap = True
@@ -83,6 +87,7 @@ def tail_blocks(
                 tail.renew()
             block = tail.next()
             if block is not None:
+                begun = True
                 yield block
                 news = time.monotonic()
                 continue
@@ -91,7 +96,11 @@ def tail_blocks(
             yield None
             tail.wait(poll, stop)
         yield tail.rest()
-    except OSError as error:
+    except (OSError, RemoteError) as error:
+        if begun:
+            yield tail.rest()
+        if isinstance(error, RemoteError):
+            raise
         raise unreadable(tail.name, error) from error
     finally:
         tail.close()

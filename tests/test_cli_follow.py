@@ -78,6 +78,10 @@ class Following:
     def interrupt(self, number: signal.Signals = signal.SIGINT) -> int:
         """Press Ctrl-C, or send another signal, wait for the end, and return the exit code."""
         self.process.send_signal(number)
+        return self.wait_for_end()
+
+    def wait_for_end(self) -> int:
+        """Wait for the end, and return the exit code."""
         code = self.process.wait(PATIENCE)
         self._reader.join(PATIENCE)
         return code
@@ -196,6 +200,29 @@ def test_ctrl_c_does_not_wait_for_a_host_that_hangs(farm, node_dir):
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(process, signal.SIGCONT)
     assert [nameless(line) for _, line in following.lines] == events_of(log)
+
+
+@pytest.mark.parametrize("command", ["events", "summarize"])
+def test_a_host_that_refuses_later_leaves_the_answer(command, farm, unfinished, tmp_path):
+    """A connection lost for good after a while, as without the agent's key: all that was read, the error, and exit 2."""
+    ssh = tmp_path / "ssh"
+    ssh.write_text(
+        f"#!/bin/sh\n[ ! -e {tmp_path}/refuse ] || {{ echo 'me@node: Permission denied (publickey).' >&2; exit 255; }}\n"
+        f'exec {shlex.join(farm.ssh)} "$@"\n'
+    )
+    ssh.chmod(0o755)
+    whole = subprocess.run([*COMMAND, command, str(unfinished), "-f", "ndjson"], capture_output=True, check=True)
+    name = f"node:{unfinished}"
+    with Following(command, name, "--follow", "-f", "ndjson", LOGSCOPE_SSH=str(ssh)) as following:
+        time.sleep(1.5)
+        (tmp_path / "refuse").touch()
+        farm.kill_connections()
+        assert following.wait_for_end() == 2
+        assert "did not accept the key" in following.said
+    if command == "events":
+        assert following.text.replace(name, str(unfinished)) == whole.stdout.decode()
+    else:
+        assert json.loads(following.lines[0][1])["accounting"] == json.loads(whole.stdout.splitlines()[0])["accounting"]
 
 
 def test_a_report_repeats_the_last_notices_only():

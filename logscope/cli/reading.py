@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from logscope.cli.output import exit_code, show, style_of, target, write
 from logscope.cli.session import OK, say, until_interrupted
-from logscope.errors import Message, NothingRecognised, UsageError
+from logscope.errors import LogscopeError, Message, NothingRecognised, UsageError
 from logscope.model import ForwardPass, ServerEvent
 from logscope.render.text import plural, visible
 
@@ -49,7 +49,11 @@ def ask(
     if shared.explain_python:
         return explain([*loading(logs, shared), f"print(run.{call})"])
     if follow:
-        return show(followed(logs, shared, query), shared, shared, fail_on)
+        report, failure = followed(logs, shared, query)
+        code = show(report, shared, shared, fail_on)
+        if failure is not None:
+            raise failure
+        return code
     if charts and target(shared).form == "html":
         return _ask_page(logs, shared, query, fail_on)
     return show(answer(logs, shared, query), shared, shared, fail_on)
@@ -153,10 +157,11 @@ def selected(items: Iterable[Item], shared: Shared) -> Iterator[Item]:
         say(Message(f"the selection leaves no {what}", note=f"selected: {select}"), "warning")
 
 
-def followed(logs: Sequence[str], shared: Shared, query: Query) -> Report:
+def followed(logs: Sequence[str], shared: Shared, query: Query) -> tuple[Report, LogscopeError | None]:
     """Return the last answer to a growing log: when its writer has ended (a pipe), or Ctrl-C ends the following.
 
-    On a terminal the answer is drawn anew while it changes.
+    On a terminal the answer is drawn anew while it changes. A log that could not be read any more after a while (the
+    host no longer accepts the key) has an answer, too: the failure comes with it.
     """
     from logscope import grammar, run  # noqa: PLC0415 - help must not pay for the parser
 
@@ -168,13 +173,19 @@ def followed(logs: Sequence[str], shared: Shared, query: Query) -> Report:
         found = run.follow_items(list(logs), grammar.load(shared.grammar or ()), reading, stop=stop, warn=notice)
         pairs = drawn.between(found) if drawn else found
         arrived = (pair[1] for pair in pairs if pair is not None)
-        for item in select.filter(arrived) if select else arrived:
-            query.see(item)
+        failure = None
+        try:
+            for item in select.filter(arrived) if select else arrived:
+                query.see(item)
+        except LogscopeError as error:
+            if not reading.accounting.records:
+                raise
+            failure = error
     if drawn:
         # The last ones stand in the answer.
         warn([text for text in drawn.notices if text not in reading.warnings], shared)
     recognised(reading)
-    return query.report(reading.context())
+    return query.report(reading.context()), failure
 
 
 class _Drawn:
