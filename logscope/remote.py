@@ -45,6 +45,8 @@ def remote_sources(
     for file in cached(spec, options or Options(ssh=ssh_command(), digest=False), notice=warn):
         [source] = expand(Path(file.file), limit=limit)
         source.name = f"{spec.host}:{file.path}"
+        # That the log was rotated, and what of it is missing, belongs to the answer.
+        source.warnings += file.notices
         sources.append(source)
     return sources
 

@@ -87,6 +87,28 @@ def test_a_remote_log_reads_like_a_local_one(command, node, tmp_path, capsys):
         assert remote == local
 
 
+def test_what_a_rotation_cost_is_said_with_the_answer(node, node_dir, capsys):
+    """A remote log that was truncated since it was read last: the answer says what may be missing."""
+    log = f"{node}/server.log"
+    assert cli.main(["summarize", log, "-f", "json"]) == 0
+    capsys.readouterr()
+    data = real_bytes("fault-embed-captured")
+    (node_dir / "server.log").write_bytes(data[len(data) // 2 :])
+    assert cli.main(["summarize", log, "-f", "json"]) == 0
+    notes = " ".join(json.loads(capsys.readouterr().out)["facts"]["notes"])
+    assert f"what it held after byte {len(data)}, if anything, was not found on the node" in notes
+
+
+def test_a_cache_that_cannot_be_written_is_trouble(node, tmp_path, monkeypatch, capsys):
+    """Without a place for the cache, as in a container whose home is read-only, the message says what to set."""
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    assert cli.main(["summarize", f"{node}/server.log"]) == 2
+    err = capsys.readouterr().err
+    assert err.startswith("error: cannot write the cache")
+    assert "XDG_CACHE_HOME" in err
+
+
 @pytest.mark.usefixtures("node")
 def test_an_unreachable_host_is_trouble(capsys):
     """A host nobody answers on: exit 2, the message says what to do, no traceback."""

@@ -200,11 +200,18 @@ def cached(
 
     """
     root = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "logscope" / "remote"
-    root.mkdir(parents=True, exist_ok=True, mode=0o700)
+    try:
+        root.mkdir(parents=True, exist_ok=True, mode=0o700)
+    except OSError as error:
+        raise LogscopeError(
+            f"cannot write the cache {root}",
+            why=error.strerror,
+            help="name another folder with XDG_CACHE_HOME, or bring the log with: logscope fetch",
+        ) from error
     folder = root / _folder_name(spec.host) / sha256(spec.path.rpartition(b"/")[0]).hexdigest()[:16]
     outcome = fetch([spec], f"{folder}/", options or Options(digest=False), notice=notice, bar=bar)
-    for _, error in outcome.failures:
-        raise error
+    for _, failure in outcome.failures:
+        raise failure
     return outcome.files
 
 

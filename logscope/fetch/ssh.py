@@ -130,8 +130,8 @@ _FAILURES = (
         r"Permission denied \(|Too many authentication failures|No more authentication methods|"
         r"UNPROTECTED PRIVATE KEY|sign_and_send_pubkey|Permission denied, please try again",
         "{host} did not accept the key",
-        "check with: ssh {name} true\nload the key (ssh-add), name it in ~/.ssh/config (IdentityFile, User), or give "
-        "--interactive to be asked for a password or passphrase",
+        "check with: ssh {name} true\nload the key (ssh-add), name it in ~/.ssh/config (IdentityFile, User), or call "
+        "logscope fetch --interactive to be asked for a password or passphrase",
     ),
     _failure(
         "unknown_host",
