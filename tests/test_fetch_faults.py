@@ -18,7 +18,7 @@ from sshfarm import Wire
 
 from logscope.errors import RemoteError
 from logscope.fetch import parse
-from logscope.fetch.copy import WholeCopy
+from logscope.fetch.copy import _PIECE, WholeCopy
 from logscope.fetch.link import Link
 from logscope.fetch.manifest import load, locked
 
@@ -281,6 +281,34 @@ def test_truncation_during_the_copy_leaves_no_mixture(farm, node_dir, tmp_path, 
     assert (tmp_path / "server.log").read_bytes() == log.read_bytes()
     for kept in tmp_path.glob("*generation*"):
         assert set(kept.read_bytes()) == {ord("a")}
+
+
+@pytest.mark.parametrize("broken", [False, True])
+def test_rotation_during_the_copy_leaves_no_mixture(farm, node_dir, tmp_path, broken):
+    """Rotated while it is copied, the old file is copied to its end: from where it is open, or from its new name.
+
+    After a broken connection the new file comes, too; without one it comes with the next fetch.
+    """
+    old, new = random.Random(22).randbytes(40_000_000), b"new\n" * 1000
+    log = node_dir / "server.log"
+    log.write_bytes(old)
+
+    def rotate() -> None:
+        log.rename(node_dir / "server.log.1")
+        log.write_bytes(new)
+
+    wire = Wire(farm.ports["node"], {20_000_000: rotate})
+    if broken:
+        wire.at(24_000_000, wire.cut)
+    try:
+        ssh = farm.through(wire.port, f"rotate{broken}")
+        for _ in range(1 if broken else 2):
+            assert farm.fetch(f"node:{log}", dest=tmp_path, ssh=ssh, compress="none").failures == []
+    finally:
+        wire.close()
+    assert (tmp_path / "server.log").read_bytes() == new
+    assert (tmp_path / "server.log.generation-1").read_bytes() == old
+    assert wire.moved < len(old) + _PIECE  # what was not confirmed yet comes again
 
 
 def test_rotation_between_two_fetches_loses_nothing(farm, node_dir, tmp_path):

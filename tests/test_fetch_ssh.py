@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from conftest import REAL_RUNS, need_tool, real_bytes
+from sshfarm import Wire
 
 from logscope.fetch import cached, origin, parse, remote_blocks
 from logscope.fetch.node import Node
@@ -254,10 +255,16 @@ def test_addresses_as_urls(farm, node_dir, tmp_path):
 
 
 def test_through_a_jump_host(farm, node_dir, tmp_path):
-    """ProxyJump in the ssh_config works: the file comes through two sshd."""
+    """ProxyJump in the ssh_config works: the file comes through two sshd, which the first one's wire shows."""
     (node_dir / "server.log").write_bytes(random.Random(3).randbytes(2_000_000))
-    assert farm.fetch(f"jumped:{node_dir}/server.log", dest=tmp_path, verify=True).failures == []
+    wire = Wire(farm.ports["node"])
+    try:
+        ssh = farm.through(wire.port, "jump")
+        assert farm.fetch(f"jumped:{node_dir}/server.log", dest=tmp_path, verify=True, ssh=ssh).failures == []
+    finally:
+        wire.close()
     assert (tmp_path / "server.log").read_bytes() == (node_dir / "server.log").read_bytes()
+    assert wire.moved > 2_000_000
 
 
 def test_a_control_master_is_used_and_left(farm, node_dir, tmp_path):
