@@ -108,6 +108,17 @@ def test_layers_that_change_are_named_where_they_change(spoil, words, contract):
     assert "layers 3, 31, 59" in finding.expected
 
 
+def test_a_layer_that_is_lost_on_all_unmarked_ranks_begins_where_it_begins():
+    """Four ranks print unmarked, the log begins with the server: its few healthy passes are no cut edge."""
+    plain, begin = turned(_missing, good=4, bad=50)
+    lines = [line.replace("tp_size=1", "tp_size=4") for line in plain for _ in range(4 if "DEBUG" in line else 1)]
+    before = sum(4 if "DEBUG" in line else 1 for line in plain[: of_target(plain, begin) - 1])
+    found = the(checked(lines, CONTRACT), "H103")
+    assert found.where.line == before + 1
+    assert "change at" in found.message
+    assert "50 of 55 target passes" in found.evidence
+
+
 def test_a_width_that_changes_is_measured_by_the_first():
     """An embedding joined from the fourth verify on, in most passes: three states are due, and the fourth is extra."""
     lines, begin = turned(lambda server: server.round(layers=(0, 3, 31, 59), states=server.states(server.tokens, 4)))

@@ -229,17 +229,16 @@ class Scene:
         when they have agreed on a few, at the latest after some whole ones (one rank may always differ).
         """
         group, side = item.group, (item.group, item.role)
-        agreed = item.complete and all(
-            one.copies >= (item.expected_copies or 2) and not one.variants for one in item.records
-        )
+        alike = all(one.copies >= (item.expected_copies or 2) and not one.variants for one in item.records)
+        agreed = item.complete and alike
         begun = self._begun.get(group, 0)
         if 0 <= begun < _UNCUT:
             begun = self._begun[group] = begun + 1 if agreed else _CUT
         if begun > 0:
             return True
         whole = self._whole.get(side, 0)
-        if item.expected_copies == 1 and whole < _EDGE and self.segment.server_args_line is not None:
-            # One writer's log that begins with the server: nothing was cut off, even if no pass is ever whole.
+        if (item.expected_copies == 1 or alike) and whole < _EDGE and self.segment.server_args_line is not None:
+            # A log that begins with the server: nothing was cut off, even if no pass is ever whole.
             whole = self._whole[side] = _EDGE
         if item.complete and whole < _EDGE:
             if item.expected_copies == 1 or self.segment.server_args_line is not None:
