@@ -260,20 +260,26 @@ def test_a_growing_file_is_copied_to_the_size_first_seen(farm, node_dir, tmp_pat
         wire.close()
 
 
-@pytest.mark.parametrize("regrown", [False, True])
-def test_truncation_during_the_copy_leaves_no_mixture(farm, node_dir, tmp_path, regrown):
-    """A file truncated while it is copied, and written anew beyond the place of reading, gives the new file alone."""
+@pytest.mark.parametrize("broken", [False, True])
+@pytest.mark.parametrize("change", ["truncated", "regrown", "overwritten"])
+def test_truncation_during_the_copy_leaves_no_mixture(farm, node_dir, tmp_path, change, broken):
+    """A file truncated while it is copied, and written anew beyond the place of reading, gives the new file alone.
+
+    Overwritten it has grown again before the node could see that it was short.
+    """
     old, new = (bytes([letter]) * 40_000_000 for letter in b"ab")
     log = node_dir / "server.log"
     log.write_bytes(old)
 
     def truncate() -> None:
-        log.write_bytes(new if regrown else new[:1000])
+        with log.open("r+b" if change == "overwritten" else "wb") as out:
+            out.write(new[:1000] if change == "truncated" else new)
 
     wire = Wire(farm.ports["node"], {20_000_000: truncate})
-    wire.at(24_000_000, wire.cut)
+    if broken:
+        wire.at(24_000_000, wire.cut)
     try:
-        ssh = farm.through(wire.port, f"trunc{regrown}")
+        ssh = farm.through(wire.port, f"{change}{broken}")
         outcome = farm.fetch(f"node:{log}", dest=tmp_path, ssh=ssh, compress="none")
     finally:
         wire.close()

@@ -14,7 +14,7 @@ import pytest
 from conftest import REAL_RUNS, need_tool, real_bytes
 from sshfarm import Wire
 
-from logscope.fetch import cached, origin, parse, remote_blocks
+from logscope.fetch import Options, cached, fetch, origin, parse, remote_blocks
 from logscope.fetch.node import Node
 
 pytest_plugins = ["fetch_fixtures"]
@@ -130,6 +130,31 @@ def test_names_are_names_and_nothing_else(farm, node_dir, tmp_path, host):
     assert copies(tmp_path / "one").items() <= expected.items()
     assert len(alone.files) == len(plain[:: 1 if host == "node" else 6])
     assert [*farm.root.rglob("planted*"), *Path().glob("planted*"), *Path.home().glob("planted*")] == []
+
+
+def test_functions_and_settings_of_the_account_stay_out(node_dir, tmp_path):
+    """Functions that the account exports, and that a sh which is bash takes up, do not replace what is called."""
+    need_tool("bash")
+    text = b"EAGLE one\n" + b"plain\n" * 9
+    (node_dir / "server.log").write_bytes(text)
+    tools = tmp_path / "tools"
+    tools.mkdir()
+    (tools / "sh").symlink_to(need_tool("bash"))
+    ssh = tmp_path / "ssh"
+    replaced = ("stat", "head", "tail", "wc", "cat", "sha256sum", "grep", "zstd", "gzip")
+    ssh.write_text(
+        f"#!{need_tool('bash')}\nexport PATH={tools}:$PATH POSIXLY_CORRECT=1 GREP_COLORS=mt=31\n"
+        + "".join(f"{tool}() {{ echo replaced; }}; export -f {tool}\n" for tool in replaced)
+        + 'for command; do :; done\nexec sh -c "$command"\n'
+    )
+    ssh.chmod(0o755)
+    spec = parse(f"node:{node_dir}/server.log")
+    for dest, anchors in (("whole", ()), ("filtered", (b"EAGLE",))):
+        outcome = fetch([spec], tmp_path / dest / "x.log", Options(ssh=(str(ssh),), anchors=anchors))
+        assert outcome.failures == []
+    assert (tmp_path / "whole" / "x.log").read_bytes() == text
+    kept = (tmp_path / "filtered" / "x.debug-only.log").read_bytes().split(b"\n", 1)[1]
+    assert kept == b"1:0:EAGLE one\n2:10:plain\n3:16:plain\n4:22:plain\n"
 
 
 def test_patterns_mean_the_same_as_in_a_shell(farm, node_dir):
