@@ -738,7 +738,7 @@ class Group:
         ahead = 2 * BLUR if self._mixed and not final else 0
         while len(pending) > ahead and pending[0].closed:
             made = pending[0]
-            for shown in (made, pending[min(BLUR, len(pending) - 1)]):
+            for shown in (made, pending[min(BLUR, len(pending) - 1)]) if ahead or final else ():
                 if shown.apart and not shown.blurred and self._disordered(shown):
                     self._blur(shown)
             label = decide(made, habits, lives, final=final or len(pending) > PATIENCE)
