@@ -242,6 +242,8 @@ def test_repeated_errors_are_counted_by_process():
         traceback(20, "worker failed, see the stack trace above", exception="RuntimeError"),
         traceback(20, "gone", exception="ray.exceptions.ActorDiedError"),
         traceback(20, None, exception="EOFError"),
+        traceback(20, "[gloo/transport/tcp/pair.cc:534] Connection closed by peer [192.0.2.7]:3345", tp=0),
+        traceback(20, "NCCL error: remote process exited or there was a network error", tp=0),
         traceback(20, "Worker failed with 'boom'", quoted=True),
     ],
 )
@@ -251,6 +253,22 @@ def test_what_follows_an_error_stands_under_it(follower):
     (fact,) = report.facts["errors"]
     assert fact["message"] == "boom"
     assert fact["relayed_count"] == 1
+
+
+def test_a_lost_connection_before_the_error_that_cost_it():
+    """TP0 prints that its peer is gone, a moment later TP2 prints why: TP2's is the first error, and TP0's is named."""
+    gone = [traceback(at, "Connection closed by peer [192.0.2.7]:3345", tp=at) for at in (0, 1)]
+    died = traceback(9, "CUDA out of memory", tp=2)
+    report = ask_about(*gone, died, event(12, "sigquit"))
+    (fact,) = report.facts["errors"]
+    assert (fact["message"], fact["relayed_count"]) == ("CUDA out of memory", 3)
+    (finding,) = report.findings
+    assert "x.log:0 stands before it and lost its connection" in finding.evidence
+    # Its own error, and one of another hour, are no cause of it.
+    late = traceback(9, "CUDA out of memory", tp=2, time="2026-01-01T03:00:00")
+    same = traceback(9, "CUDA out of memory", tp=0)
+    for other in (late, same):
+        assert len(ask_about(gone[0], other).facts["errors"]) == 2
 
 
 def test_a_timeout_alone_may_be_the_cause():

@@ -42,9 +42,13 @@ _DEAD = re.compile(
 _BROKEN = re.compile(
     r"(?:^|\.)(?:EOFError|BrokenPipeError|ConnectionResetError|ConnectionRefusedError|ConnectionError)$"
 )
+# The same in the words of Gloo and NCCL, whose exceptions have general names.
+_GONE = re.compile(r"connection (?:closed|reset) by peer|remote process exited|communicator was aborted", re.IGNORECASE)
 _LOST = "lost its connection to another process"
 # An error that follows from another comes within minutes; a watchdog waits longer.
 _SOON = 900.0
+# A lost connection may be printed so many seconds before the error of the process that died.
+_MOMENT = 60.0
 _DIGITS = re.compile(r"0x[0-9a-fA-F]+|\d+")
 
 
@@ -88,6 +92,8 @@ class Group:
 
     relayed_without_origin
         True when it says itself that the cause is elsewhere, and nothing earlier in the log is that cause.
+    lost
+        True when it says that a connection was lost: what took it may be printed a moment later.
     """
 
     first: Failure
@@ -101,6 +107,7 @@ class Group:
     relayed: list[tuple[Failure, str]] = field(default_factory=list)
     relayed_count: int = 0
     relayed_without_origin: bool = False
+    lost: bool = False
 
     def add(self, failure: Failure) -> None:
         """Take one more of the same."""
@@ -228,11 +235,25 @@ class Failures:
                 return
             failure.before = self._before(item, failure.process)
             only_passes_on = why is not None and failure.event not in _TIMEOUTS and why != _LOST
-            group = life.groups[key] = Group(failure, item.segment, relayed_without_origin=only_passes_on)
+            group = Group(failure, item.segment, relayed_without_origin=only_passes_on, lost=why == _LOST)
+            if why is None:
+                self._take_lost(life, group)
+            life.groups[key] = group
         group.add(failure)
         if payload.event in SIZE_EVENTS:
             group.sizes = (payload.event, payload.fields)
         life.claimed.update(dict.fromkeys(_pointed(failure), group))
+
+    def _take_lost(self, life: Life, group: Group) -> None:
+        """Put lost connections that were printed a moment before an error of another process under that error."""
+        for key, lost in list(life.groups.items()):
+            if not lost.lost or group.first.process in lost.processes or not _close(lost.first, group.first):
+                continue
+            del life.groups[key]
+            group.relay(lost.first, _LOST)
+            group.relayed_count += lost.count - 1 + lost.relayed_count
+            group.relayed += lost.relayed[: _MOST_RELAYED - len(group.relayed)]
+            life.claimed.update({line: None for line, one in life.claimed.items() if one is lost})
 
     def _failure(self, item: ServerEvent) -> Failure:
         payload, prefix = item.payload, item.prefix
@@ -438,7 +459,7 @@ def _relayed(failure: Failure) -> str | None:
         return "says that the cause stands elsewhere"
     if _DEAD.search(exception):
         return "says that another process is dead"
-    if _BROKEN.search(exception):
+    if _BROKEN.search(exception) or _GONE.search(message):
         return _LOST
     if failure.event in _TIMEOUTS:
         return "waited for a process that no longer answers"
@@ -463,6 +484,14 @@ def _origin(life: Life, failure: Failure) -> Group | None:
         if last is None or now is None or last.kind != now.kind or now.seconds - last.seconds <= _SOON:
             return group
     return groups[-1] if groups else None
+
+
+def _close(one: Failure, other: Failure) -> bool:
+    """Return whether two errors were printed within a minute, as far as their times can be compared."""
+    first, second = one.moment, other.moment
+    return (
+        first is None or second is None or first.kind != second.kind or abs(second.seconds - first.seconds) <= _MOMENT
+    )
 
 
 def _brief(item: ForwardPass | ServerEvent, hidden: int | None) -> str:
@@ -534,7 +563,9 @@ def first_error(group: Group, plan: tuple[Place, dict[str, Any]] | None) -> Find
     if len(group.processes) > 1 or group.count > 1:
         evidence.append(f"{count(group.count, 'time')}: {_processes(group)}")
     if group.relayed_count:
-        evidence.append(f"{count(group.relayed_count, 'relayed error')} after it")
+        before = next((one for one, _ in group.relayed if one.place.line < first.opened.line), None)
+        where = "after it" if before is None else f"beside it; {before.place} stands before it and {_LOST}"
+        evidence.append(f"{count(group.relayed_count, 'relayed error')} {where}")
     beyond = _unreachable(plan)
     if beyond:
         evidence.append(beyond)
