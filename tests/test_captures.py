@@ -179,6 +179,20 @@ def test_deviations_need_a_usual_set_and_complete_passes():
     assert report.tables["phases"].rows[0]["layers"] == "varies"
 
 
+def test_layers_that_change_for_good_are_a_change_not_odd_passes():
+    """Ten passes of one set, then thirty of another: where it changes. Passes that alternate, or a last one, do not."""
+    sets = [3, 31, 59], [4, 32, 60]
+    report = asked(*(target(1 + 4 * at, sets[at >= 10]) for at in range(40)))
+    assert [note for note in report.notes if "change" in note] == [
+        "the captured layers change in verify: 3, 31, 59 until x.log:37, 4, 32, 60 from x.log:41 on"
+    ]
+    assert not [note for note in report.notes if "not every pass" in note]
+    for other in (lambda at: at % 5 == 4, lambda at: at == 39):
+        report = asked(*(target(1 + 4 * at, sets[other(at)]) for at in range(40)))
+        assert not [note for note in report.notes if "change" in note]
+        assert [note for note in report.notes if "not every pass" in note]
+
+
 def test_requested_layers_are_compared_with_the_captured_ones():
     """A capture plan that asks for a layer nobody captured: the plan's line, what is missing, what came besides."""
     plan = Payload("event", "capture_plan", "dsv2", "target", fields={"layers_to_capture": [3, 31, 61]})

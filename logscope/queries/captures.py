@@ -85,6 +85,10 @@ _DEVIATIONS = [
 _REQUESTED = [Column("where", always=True), Column("requested", always=True), Column("captured", always=True)]
 
 
+# Passes on each side of a change of layers before it is one, and no odd pass at the end.
+_LEAST_TURN = 2
+
+
 class Captures:
     """The fold behind ``logscope captures``."""
 
@@ -374,14 +378,36 @@ def _notes(
                 f"{count(differs.count, 'pass')} (first {differs.places[0]})"
             )
     notes += mode_notes(serving)
-    if deviations:
+    turned = list(filter(None, map(_turn, serving)))
+    if turned:
+        notes += turned
+    elif deviations:
         first = deviations[0]
         words = [f"lacks {first['missing']}" * bool(first["missing"]), f"adds {first['extra']}" * bool(first["extra"])]
         notes.append(f"not every pass captures the same: {first['where']} {' and '.join(filter(None, words))}")
     incomplete = sum(bucket.incomplete for bucket in serving)
     if incomplete:
-        notes.append(f"{count(incomplete, 'pass')} at a cut edge or with damage: counted, not compared with the others")
+        notes.append(
+            f"{count(incomplete, 'pass')} not whole as most are (a cut edge, damage, or other records): counted, not"
+            " compared with the others"
+        )
     return notes
+
+
+def _turn(bucket: Bucket) -> str | None:
+    """Say at which pass a bucket goes over from one set of layers to another for good; None when it does not."""
+    sets = sorted(bucket.known_sets.items(), key=lambda pair: pair[1].places[0].line)
+    if len(sets) != 2 or any(captured.count < _LEAST_TURN for _, captured in sets):
+        return None
+    (old, before), (new, after) = sets
+    if before.last is None or before.last.line >= after.places[0].line:
+        return None
+    where = source_name(bucket.key.group)
+    return (
+        f"the captured layers change in {bucket.key.phase}{f' of {where}' if where else ''}:"
+        f" {layers_cell(old) or 'none'} until {before.last},"
+        f" {layers_cell(new) or 'none'} from {after.places[0]} on"
+    )
 
 
 def unknown_notes(buckets: Iterable[Bucket]) -> list[str]:

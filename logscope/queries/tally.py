@@ -97,18 +97,21 @@ class Cell:
 
 
 class Captured:
-    """One set of captured layers: how many passes of a bucket print exactly it, and where the first of them are."""
+    """One set of captured layers: how many passes of a bucket print exactly it, where the first are, and the last."""
 
-    __slots__ = ("count", "places")
+    __slots__ = ("count", "last", "places")
 
     def __init__(self) -> None:
         self.count = 0
         self.places: list[Place] = []
+        self.last: Place | None = None
 
     def add(self, other: Captured) -> None:
         """Add the passes of another one."""
         self.count += other.count
-        self.places = (self.places + other.places)[:MAX_PLACES]
+        self.places = sorted(self.places + other.places, key=lambda place: place.line)[:MAX_PLACES]
+        if other.last is not None and (self.last is None or self.last.line < other.last.line):
+            self.last = other.last
 
     def copy(self) -> Captured:
         """Return an equal one that can be added to."""
@@ -384,6 +387,7 @@ class Tally:
                 return
             captured = sets[key] = Captured()
         captured.count += 1
+        captured.last = item.place
         if len(captured.places) < MAX_PLACES:
             captured.places.append(item.place)
         for event, number in said.items():
