@@ -130,6 +130,21 @@ def test_a_width_that_changes_is_measured_by_the_first():
     assert "the run began with 3 x" in finding.message
 
 
+def test_an_added_embedding_is_named_where_no_join_is_printed():
+    """The draft's input is four states wide, the target pass before it shows which they are."""
+    server = Server(8)
+    for rows in (5, 4, 7):
+        states = server.states(rows, 4)
+        server.draft(server.target(rows, states, layers=(0, 3, 31, 59)))
+    lines = [re.sub(r"layer 0 (.*)residual_is_none=False", r"embed \1residual_is_none=True", line)
+             for line in server.lines if "num_aux=4" not in line]  # fmt: skip
+    found = the(checked(lines, CONTRACT), "S101")
+    assert found.message.endswith("the embedding output is the extra state.")
+    assert "captured: embedding and layers 3, 31, 59;" in found.evidence
+    bare = the(checked([line for line in lines if "[dsv2]" not in line], CONTRACT), "S101")
+    assert "captured" not in bare.evidence
+
+
 def test_several_missing_states_are_spoken_of_in_the_plural():
     """One state is joined where the contract names three: layers 31, 59 are missing."""
     server = Server(2, layers=(3,)).serve()

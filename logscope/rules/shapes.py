@@ -43,6 +43,7 @@ class _Joined:
     __slots__ = ("captured", "embedding", "hidden", "joined", "onset", "record", "twice")
 
     def __init__(self, view: View, record: Record, before: Onset) -> None:
+        """``view`` is the pass that shows what was captured: where no join is printed, the one before the draft's."""
         self.onset = before
         self.hidden = view.hidden
         self.record = record
@@ -50,6 +51,9 @@ class _Joined:
         joined = view.joined
         self.joined = None if joined is None else tuple(one.payload.layer for one in joined)
         shown = view.captures if joined is None else joined
+        # Without a join, only as many captures as were read tell which they were.
+        if joined is None and len(shown) * (view.hidden or 0) != record.payload.width:
+            shown = []
         self.embedding = next((one for one in shown if is_embedding(one.payload)), None)
         self.twice = _joined_twice(view)
 
@@ -83,10 +87,13 @@ class AuxWidth(Rule):
         self._planned: int | None = None
         self._hidden: int | None = None
         self._last: ForwardPass | None = None
+        self._target: dict[tuple[Any, ...], View] = {}
 
     def see(self, view: View) -> None:
         """Take the joined width of a target pass; of a draft's input where no join is printed."""
         item = view.item
+        if item.role == "target" and view.captures:
+            self._target[item.group] = view
         weight = view.first.get("fc")
         if weight is not None:
             size = weight.payload.fields.get("weight")
@@ -120,7 +127,8 @@ class AuxWidth(Rule):
         if known is None:
             if len(self._widths) >= _MOST_WIDTHS:
                 return
-            known = self._widths[width] = _Joined(view, record, Onset(self.looked - 1, self._last))
+            shows = self._target.get(view.item.group, view) if view.item.role == "draft" else view
+            known = self._widths[width] = _Joined(shows, record, Onset(self.looked - 1, self._last))
         for other, joined in self._widths.items():
             if other == width:
                 joined.onset.fault(view.item, record)
@@ -208,6 +216,7 @@ class AuxWidth(Rule):
             if due is None or due.width == got:
                 continue
             hidden = self.hidden
+            captured = f"captured: {layer_list(seen.captured)}; " if seen.captured else ""
             yield self.finding(
                 self._message(got, due, seen),
                 seen.onset.place,
@@ -215,7 +224,7 @@ class AuxWidth(Rule):
                 severity="error" if due.proven else "note",
                 expected=states(due.width, hidden),
                 actual=states(got, hidden),
-                evidence=f"{due.how}; captured: {layer_list(seen.captured)}; {seen.onset.words}",
+                evidence=f"{due.how}; {captured}{seen.onset.words}",
                 help=self._help(got, due, seen),
             )
 
