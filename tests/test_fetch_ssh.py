@@ -134,16 +134,17 @@ def test_names_are_names_and_nothing_else(farm, node_dir, tmp_path, host):
 
 def test_functions_and_settings_of_the_account_stay_out(node_dir, tmp_path):
     """Functions that the account exports, and that a sh which is bash takes up, do not replace what is called."""
-    need_tool("bash")
+    shell = "bash"  # a part of every Debian
+    program = need_tool(shell)
     text = b"EAGLE one\n" + b"plain\n" * 9
     (node_dir / "server.log").write_bytes(text)
     tools = tmp_path / "tools"
     tools.mkdir()
-    (tools / "sh").symlink_to(need_tool("bash"))
+    (tools / "sh").symlink_to(program)
     ssh = tmp_path / "ssh"
     replaced = ("stat", "head", "tail", "wc", "cat", "sha256sum", "grep", "zstd", "gzip")
     ssh.write_text(
-        f"#!{need_tool('bash')}\nexport PATH={tools}:$PATH POSIXLY_CORRECT=1 GREP_COLORS=mt=31\n"
+        f"#!{program}\nexport PATH={tools}:$PATH POSIXLY_CORRECT=1 GREP_COLORS=mt=31\n"
         + "".join(f"{tool}() {{ echo replaced; }}; export -f {tool}\n" for tool in replaced)
         + 'for command; do :; done\nexec sh -c "$command"\n'
     )
