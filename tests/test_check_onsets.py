@@ -311,6 +311,16 @@ def test_two_lives_that_capture_other_layers_for_one_draft(drafts):
         assert (found[0].expected, found[0].actual) == ("layers 3, 31, 59", "layers 2, 30, 58")
 
 
+@pytest.mark.parametrize(("contract", "words"), [
+    ({"aux_layer_ids": [-1, 1, 7, 13]}, "an id of -1"),
+    ({"aux_layers": [0, 2, 8, 14]}, "only the embedding"),
+    ({"aux_layers": [2, 5, 14]}, "when the draft's config names none"),
+])  # fmt: skip
+def test_what_a_missing_embedding_means(contract, words):
+    """All layers but the embedding are captured: the help is about that, not about SGLang's usual layers."""
+    assert words in the(checked(Server(3, layers=(2, 8, 14)).serve().lines, contract), "H103").help
+
+
 def test_a_wrong_mode_that_keeps_every_row_says_so():
     """LAST is printed, and the join has all rows of the verify: the mode is wrong, and no row is said to be lost."""
     report = load(io.BytesIO(real_bytes("fault-verify-last"))).check()

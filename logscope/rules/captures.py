@@ -494,6 +494,11 @@ class LayerSet(Rule):
 
     def _advice(self, main: _Layers, other: Reading | None) -> str:
         contract = self.scene.contract
+        asked = contract.readings(None, self.scene.watch.target_type) if contract is not None else ()
+        if contract is not None and any(set(one.layers) - set(main.layers) == {0} for one in asked):
+            if -1 in (contract.aux_layer_ids or ()):
+                return "SGLang 0.5.15 drops an id of -1 without a word: id 0 is the embedding there"
+            return "only the embedding is missing: compare the ids with the config.json the server loaded"
         if main.layers and main.layers == default_layers(main.layers[-1] + 3):
             hint = (
                 "these are the layers SGLang takes when the draft's config names none: ids that stand outside of"
