@@ -53,13 +53,14 @@ def of_target(lines, begin):
     return next(number for number, line in enumerate(lines, 1) if number >= begin and " capture:" in line)
 
 
-def test_the_pod_that_is_at_fault_is_named():
-    """Two pods in one log, line by line, one of them reads other states from some round on: which, and its last good."""
+@pytest.mark.parametrize("rule", ["N106", "H103"])
+def test_the_pod_that_is_at_fault_is_named(rule):
+    """Two pods in one log, line by line, one of them at fault from some round on: which, and its last good pass."""
+    spoil = {"N106": lambda server: server.round(lambda joined: joined * 1.5), "H103": _shifted}[rule]
     good = [f"[pod/decode-0/sglang] {line}" for line in Server(6).serve(9).lines]
-    bad = [f"[pod/decode-1/sglang] {line}" for line in
-           turned(lambda server: server.round(lambda joined: joined * 1.5))[0]]  # fmt: skip
+    bad = [f"[pod/decode-1/sglang] {line}" for line in turned(spoil)[0]]
     lines = [line for pair in zip(good, bad, strict=False) for line in pair]
-    found = the(checked(lines), "N106")
+    found = the(checked(lines), rule)
     assert "all of them in pod/decode-1/sglang" in found.evidence
     assert "decode-1" in lines[found.where.line - 1]
     last = int(re.search(r"last good one before it is pass \d+ \([^)]*:(\d+)\)", found.evidence)[1])

@@ -24,7 +24,7 @@ from logscope.queries.words import count, percent, source_name
 from logscope.versions import EraWatch, Known
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Collection, Iterator, Sequence
 
     from logscope.contract import Contract, Reading
     from logscope.model import ForwardPass, Occurrence, Payload, Record, Segment, ServerEvent, Severity
@@ -490,7 +490,7 @@ class Onset:
         self._last_good: dict[tuple[Any, ...], ForwardPass | None] = {}
         self._bad_in: set[tuple[Any, ...]] = set()
         if last_good is not None:
-            self._last_good[last_good.group[:_MARKED_GROUP]] = last_good
+            self._last_good[source_of(last_good)] = last_good
 
     @classmethod
     def of(cls, bad: int, seen: int) -> Onset:
@@ -504,16 +504,16 @@ class Onset:
         self.seen += 1
         if self.first is not None:
             self.since += 1
-            self._last_good.setdefault(item.group[:_MARKED_GROUP], None)
+            self._last_good.setdefault(source_of(item), None)
         else:
-            self._last_good[item.group[:_MARKED_GROUP]] = item
+            self._last_good[source_of(item)] = item
 
     def fault(self, item: ForwardPass, record: Record | None = None, detail: Any = None) -> bool:
         """Take a pass that is not, with the record that shows it; return whether it is the first."""
         self.seen += 1
         self.bad += 1
         self.since += 1
-        source = item.group[:_MARKED_GROUP]
+        source = source_of(item)
         self._bad_in.add(source)
         before = self._last_good.setdefault(source, None)
         if self.first is not None:
@@ -547,13 +547,22 @@ class Onset:
 
     @property
     def _where(self) -> str:
-        """Which source is at fault, where the log holds several; nothing when its lines carry no mark."""
-        name = source_name(self.first.group) if self.first is not None and len(self._last_good) > 1 else ""
-        if not name:
-            return ""
-        if len(self._bad_in) == 1:
-            return f"; all of them in {name}"
-        return f"; first in {name}, in {len(self._bad_in)} of {len(self._last_good)} sources"
+        return "" if self.first is None else at_fault(self.first, self._bad_in, self._last_good)
+
+
+def source_of(item: ForwardPass) -> tuple[Any, ...]:
+    """Return the source of a pass: its origin with its DP and PP rank, None where lines carry no mark."""
+    return item.group[:_MARKED_GROUP]
+
+
+def at_fault(first: ForwardPass, bad: Collection[tuple[Any, ...]], every: Collection[tuple[Any, ...]]) -> str:
+    """Say which source is at fault, where the log holds several; nothing when its lines carry no mark."""
+    name = source_name(first.group) if len(every) > 1 else ""
+    if not name:
+        return ""
+    if len(bad) == 1:
+        return f"; all of them in {name}"
+    return f"; first in {name}, in {len(bad)} of {len(every)} sources"
 
 
 def pass_name(item: ForwardPass) -> str:

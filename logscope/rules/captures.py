@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from logscope.contract import DEFAULT_STATES
 from logscope.model import Finding, Place, states
 from logscope.queries.setup import GRAPHS
-from logscope.queries.words import count, layer_list, whole_numbers
-from logscope.rules.base import Checked, Onset, Rule, is_embedding, pass_name, register
+from logscope.queries.words import count, layer_list, source_name, whole_numbers
+from logscope.rules.base import Checked, Onset, Rule, at_fault, is_embedding, pass_name, register, source_of
 from logscope.versions import ERA_WORDS, default_layers
 
 if TYPE_CHECKING:
@@ -138,6 +138,7 @@ class NoneInVerify(Rule):
                 help="the target captures in extend only, or its prints stand in the extend branch only",
             )
         elif (stop := self._stopped()) is not None and not (self._graph or graphs):
+            where = source_name(stop.verify.group)
             yield self.finding(
                 f"No verify is printed any more from {stop.first} on, while the draft's rounds and extends go on.",
                 stop.first,
@@ -145,7 +146,8 @@ class NoneInVerify(Rule):
                 expected="hidden captures in every verify",
                 actual=f"{count(stop.rounds, 'round')} of the draft without one",
                 evidence=f"the last verify is pass {stop.verify.number} ({stop.verify.place}); the next extend at"
-                f" {stop.extend} prints captures again, and the rounds ran without CUDA graphs",
+                f" {stop.extend} prints captures again, and the rounds ran without CUDA graphs"
+                f"{f'; in {where}' if where and len(self._stops) > 1 else ''}",
                 help="something switches captures, or their prints, off in verify while the server runs",
             )
 
@@ -234,10 +236,11 @@ def _words(reading: Reading) -> str:
 class _Set:
     """All passes that captured one set of layers.
 
-    ``before``: the last pass of every other set before its first one. ``start``: how many passes had been looked at.
+    ``before``: the last pass of every other set before its first one, from the same source. ``start``: how many passes
+    had been looked at.
     """
 
-    __slots__ = ("before", "count", "first", "lines", "place", "start", "states")
+    __slots__ = ("before", "count", "first", "lines", "place", "sources", "start", "states")
 
     def __init__(self, view: View, before: dict[_Layers, tuple[int, Place]], start: int) -> None:
         self.count = 0
@@ -247,6 +250,7 @@ class _Set:
         self.start = start
         self.states = view.num_aux
         self.lines = [record.line for record in view.all_captures]
+        self.sources: set[tuple[Any, ...]] = set()
 
 
 class Usual(NamedTuple):
@@ -305,7 +309,8 @@ class LayerSet(Rule):
         super().__init__(scene)
         # By pipeline rank, None where none is printed: each captures the layers it runs, together they are one target.
         self._stages: dict[int | None, dict[_Layers, _Set]] = {}
-        self._latest: dict[_Layers, tuple[int, Place]] = {}
+        # By source: its last pass with each set.
+        self._latest: dict[tuple[Any, ...], dict[_Layers, tuple[int, Place]]] = {}
         self._asked_embedding = scene.contract is not None and any(
             0 in reading.layers for reading in scene.contract.readings()
         )
@@ -322,11 +327,13 @@ class LayerSet(Rule):
         captured = self._layers(view)
         sets = self._stages.setdefault(stage, {})
         known = sets.get(captured)
+        latest = self._latest.setdefault(source_of(item), {})
         if known is None and len(sets) < _MOST_SETS:
-            known = sets[captured] = _Set(view, {**self._latest}, self.looked - 1)
+            known = sets[captured] = _Set(view, {**latest}, self.looked - 1)
         if known is not None:
             known.count += 1
-            self._latest[captured] = (item.number, item.place)
+            known.sources.add(source_of(item))
+            latest[captured] = (item.number, item.place)
 
     def _layers(self, view: View) -> _Layers:
         order: list[int] = []
@@ -537,7 +544,8 @@ class LayerSet(Rule):
             severity="warning" if lost else self.severity,
             expected=layer_list(main.layers),
             actual=layer_list(other.layers) + (f", {layer_list(other.twice)} twice" if other.twice else ""),
-            evidence=f"{self._share(seen)}{later}; captures at lines {', '.join(map(str, seen.lines))}{before}",
+            evidence=f"{self._share(seen)}{later}; captures at lines {', '.join(map(str, seen.lines))}{before}"
+            f"{at_fault(seen.first, seen.sources, self._latest)}",
             help="the joined state still has all of them: the line is missing in the log, not the state in the join"
             if lost
             else "something switches captures on and off while the server runs",
