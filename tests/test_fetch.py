@@ -434,6 +434,19 @@ def test_the_order_of_rotated_files():
     dated = ("server.log-20260210", "server.log-20260211", "server-2026-02-12.log", "server.log-20260209")
     assert later(1, *dated) == [b"/l/server.log-20260211", b"/l/server-2026-02-12.log"]
     assert later(3, *dated) == []
+    inside = ("server.1.log", "server.3.log", "server.2.log")
+    assert later(2, *inside) == [b"/l/server.2.log", b"/l/server.1.log"]
+    # Logs of ranks, ports and hosts beside it are none of its past, however young they are.
+    beside = (
+        "server.log.1",
+        "server-0.log",
+        "server_1.log",
+        "server.1.log",
+        "server-30001.log",
+        "server_10.0.0.12.log",
+    )
+    assert later(1, *beside) == []
+    assert later(99, *beside, mtime=4) == [b"/l/server.log.1"]
     # The current file is not among them: only younger ones can be told.
     assert later(99, *numbered) == []
     assert later(99, *numbered, mtime=4) == [b"/l/server.log.10", b"/l/server.log.2", b"/l/server.log.1"]

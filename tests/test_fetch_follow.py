@@ -253,6 +253,22 @@ def test_truncation_in_place(node_dir, follow):
     assert "after byte 500" in reader.notices[0]
 
 
+@pytest.mark.parametrize("step", ["truncated", "rotated"])
+def test_the_log_of_another_rank_stays_out(node_dir, follow, step):
+    """A younger log beside the followed one, with a number in its name, is not taken for a part of it."""
+    log = node_dir / "server.log"
+    log.write_bytes(b"first\n")
+    os.utime(log, (1, 1))
+    reader = follow(log)
+    reader.wait_for(b"first\n")
+    (node_dir / "server-0.log").write_bytes(b"another rank\n")
+    (node_dir / "server-30001.log").write_bytes(b"another port\n")
+    if step == "rotated":
+        log.rename(node_dir / "server.log.1")
+    log.write_bytes(b"next\n")
+    reader.wait_for(b"first\n", b"next\n")
+
+
 def test_copytruncate(node_dir, follow):
     """What was written before a log was copied aside and truncated is read from the copy."""
     log = node_dir / "server.log"

@@ -17,10 +17,12 @@ if TYPE_CHECKING:
     from logscope.fetch.node import Node, Stat
 
 _MOST, _MOST_LOOKS = 20, 10
-# server.log.1, server.log.2: the higher the older. server.log-20260210, server-2026-02-10.log: the later the younger.
+# server.log.1, server.log.2: the higher the older; so is server.1.log, but server-1.log is the log of another rank.
+# server.log-20260210, server-2026-02-10.log: the later the younger; server-30000.log is the log of another port.
 # Compressed ones are left aside: their bytes are not those that were written.
 _NUMBER = re.compile(rb"[._-](\d{1,4})")
-_DATE = re.compile(rb"[._-]?(\d[\d._:T-]{4,})")
+_NUMBER_INSIDE = re.compile(rb"\.([1-9]\d{0,3})")
+_DATE = re.compile(rb"[._-]?((?:19|20)\d\d[\d._:T-]{4,}|\d{10})")
 
 
 def lost_file(node: Node, path: bytes, inode: int, is_it: Callable[[Stat], bool]) -> tuple[bytes, Stat] | None:
@@ -57,7 +59,8 @@ def successors(path: bytes, current: Stat, found: Iterable[tuple[bytes, Stat]]) 
     if place is not None:
         later = [item for item in rotated if item[0][0] == place[0] and item[0] > place]
     else:
-        later = [item for item in rotated if item[2].mtime > current.mtime]
+        # A number inside a name may be that of a rank after all: without its like among them it is not trusted.
+        later = [item for item in rotated if item[2].mtime > current.mtime and item[0][0] != "number inside"]
     return [(name, stat) for _, name, stat in sorted(later)]
 
 
@@ -69,8 +72,8 @@ def _order(path: bytes, name: bytes) -> tuple[str, int, bytes] | None:
         rest = name[len(folder + slash) :]
         if start and rest.startswith(start) and rest.endswith(end):
             middle = rest[len(start) : len(rest) - len(end)]
-            if number := _NUMBER.fullmatch(middle):
-                return "number", -int(number[1]), b""
+            if number := (_NUMBER_INSIDE if end else _NUMBER).fullmatch(middle):
+                return "number inside" if end else "number", -int(number[1]), b""
             if date := _DATE.fullmatch(middle):
                 return "date", 0, re.sub(rb"\D", b"", date[1])
     return None
