@@ -253,14 +253,18 @@ class _FileTail(Tail):
             same = (status.st_dev, status.st_ino) == (own.st_dev, own.st_ino)
             if same or not status.st_size or not stat.S_ISREG(status.st_mode):
                 return False
-            self._successor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            between = _between(path, own)
+            self._successor = os.open(between or path, os.O_RDONLY | os.O_CLOEXEC)
         except OSError as error:
             if not self._missed:
                 self._missed = True
                 reason = (error.strerror or str(error)).lower()
                 self._warn(f"{self.name}: is not there any more ({reason}); waiting for it to come back")
             return False
-        self._warn(f"{self.name}: was replaced by a new file; it is read from its beginning")
+        if between is None:
+            self._warn(f"{self.name}: was replaced by a new file; it is read from its beginning")
+        else:
+            self._warn(f"{self.name}: was rotated more than once; {between} is read first")
         return True
 
     def renew(self) -> None:
@@ -271,6 +275,28 @@ class _FileTail(Tail):
             os.close(self._fd)
             self._fd = self._successor
         self._begin()
+
+
+def _between(path: str, own: os.stat_result) -> str | None:
+    """Return the file that stood under a path right after the one with this status, where it was rotated away since."""
+    from logscope.fetch.node import Stat  # noqa: PLC0415 - rotations only
+    from logscope.fetch.rotation import successors  # noqa: PLC0415
+
+    def known(status: os.stat_result) -> Stat:
+        return Stat(status.st_dev, status.st_ino, status.st_size, int(status.st_mtime))
+
+    folder, name = os.path.split(path)
+    with os.scandir(folder or ".") as entries:
+        found = [
+            (os.fsencode(os.path.join(folder, entry.name)), known(entry.stat()))  # noqa: PTH118 - the name as given
+            for entry in entries
+            if entry.name != name and entry.is_file()
+        ]
+    # Only where the file itself is still found do names tell what came after it.
+    if all(status.inode != own.st_ino for _, status in found):
+        return None
+    later = successors(os.fsencode(path), known(own), found)
+    return os.fsdecode(later[0][0]) if later else None
 
 
 def _open(path: Any, size: int, slack: int, warn: Callable[[str], None]) -> Tail:

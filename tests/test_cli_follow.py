@@ -21,6 +21,7 @@ import pytest
 from conftest import real_bytes
 from sshfarm import Wire
 
+from logscope.follow import follow
 from logscope.live import _noting
 from logscope.run import Reading
 
@@ -223,6 +224,25 @@ def test_a_host_that_refuses_later_leaves_the_answer(command, farm, unfinished, 
         assert following.text.replace(name, str(unfinished)) == whole.stdout.decode()
     else:
         assert json.loads(following.lines[0][1])["accounting"] == json.loads(whole.stdout.splitlines()[0])["accounting"]
+
+
+def test_two_rotations_between_two_looks(tmp_path):
+    """A reader that could not look for a while (its pipe was full) reads the file between, too, like one over ssh."""
+    log = tmp_path / "server.log"
+    log.write_bytes(b"first\n")
+    said: list[str] = []
+    blocks = follow(log, poll=0.01, idle=0.5, warn=said.append)
+    data = next(blocks).data
+    with log.open("ab") as out:
+        out.write(b"end of first\n")
+    log.rename(tmp_path / "server.log.2")
+    (tmp_path / "server.log.1").write_bytes(b"second\n")
+    (tmp_path / "server-0.log").write_bytes(b"another rank\n")
+    log.write_bytes(b"third\n")
+    data += b"".join(block.data for block in blocks if block is not None)
+    assert data == b"first\nend of first\nsecond\nthird\n"
+    assert "more than once" in said[0]
+    assert "replaced" in said[1]
 
 
 def test_a_report_repeats_the_last_notices_only():
