@@ -296,6 +296,28 @@ def test_verifies_that_are_printed_no_more(extends):
         assert the(report, "H101").where.line == reads[1]
 
 
+def test_a_fault_of_one_phase_is_told_as_one():
+    """Every extend lacks a layer and no verify does: no change in time, and the share is that of the phase."""
+    server = Server(5)
+    for _ in range(3):
+        states = server.states(7, 2)
+        server.extend(7, layers=(3, 31), states=states, joined=join(states))
+        for _ in range(6):
+            server.round()
+    report = checked(server.lines, CONTRACT)
+    assert the(report, "H103").message == "All 3 extend passes capture other layers: layer 59 missing."
+    assert the(report, "S101").evidence.endswith("in all 3 extend passes looked at, and in none of 18 others")
+
+
+def test_the_state_with_other_rows_is_named():
+    """One capture of every verify has a row less than the others."""
+    lines = [
+        re.sub(r"(layer 31 capture: shape=torch.Size\(\[)4,", r"\g<1>3,", line) for line in Server(5).serve(9).lines
+    ]
+    found = the(checked(lines), "S102")
+    assert re.match(r"In target verify pass \d+ layer 31 has 3 rows where 4 rows are due", found.message)
+
+
 @pytest.mark.parametrize("drafts", [("a", "a"), ("a", "b")])
 def test_two_lives_that_capture_other_layers_for_one_draft(drafts):
     """The same draft before and after an upgrade: each life may be right by its version, so it is a note; where it is."""

@@ -20,14 +20,14 @@ from logscope.queries.accept import Accept
 from logscope.queries.failures import Failures
 from logscope.queries.lineage import Follower, Identity, Trace, identity, same_head, same_norm
 from logscope.queries.tally import num_aux
-from logscope.queries.words import count, percent, source_name
+from logscope.queries.words import count, layer_name, percent, source_name
 from logscope.versions import EraWatch, Known
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence
 
     from logscope.contract import Contract, Reading
-    from logscope.model import ForwardPass, Occurrence, Payload, Record, Segment, ServerEvent, Severity
+    from logscope.model import ForwardPass, Occurrence, Payload, Phase, Record, Segment, ServerEvent, Severity
 
 # Passes without a join that are remembered as possible pieces of the next one with a join.
 _PIECES = 8
@@ -214,12 +214,17 @@ class Scene:
         self.draft_hidden = self.draft_hidden or view.draft_hidden
         if item.during != "graph_capture":
             self._follow(view)
-            if view.captures:
-                layers = tuple(record.payload.layer or 0 for record in view.captures)
-                shown = self._shown.setdefault(key, Counter())
-                if layers in shown or len(shown) < _MOST_SHOWN:
-                    shown[layers] += 1
+            self._show(view)
         return view
+
+    def _show(self, view: View) -> None:
+        """Count which layers a pass captures; what stood as passes of their own counts as one with it."""
+        shown = self._shown.setdefault(view.item.group, Counter())
+        for piece in view.pieces:
+            shown[_layers_of(piece.captures)] -= 1
+        layers = _layers_of(view.all_captures)
+        if layers and (layers in shown or len(shown) < _MOST_SHOWN):
+            shown[layers] += 1
 
     def _left_edge(self, item: ForwardPass) -> bool:
         """Return whether the log is past its cut beginning, where passes lack records without a fault.
@@ -449,12 +454,18 @@ def is_embedding(payload: Payload) -> bool:
     return payload.event == "embed_capture" or payload.layer == 0
 
 
+def _layers_of(captures: Sequence[Record]) -> tuple[int, ...]:
+    return tuple(record.payload.layer or 0 for record in captures)
+
+
 def _scattered(shown: Counter[tuple[int, ...]]) -> bool:
     """Return whether passes lack layers, and other passes have just those: nothing is missing, passes are mixed up.
 
     A line that is not printed, or not captured, is missing from the whole file; one that got into another scheduler's
     pass is not.
     """
+    if not shown:
+        return False
     usual = max(shown, key=lambda layers: shown[layers])
     parts = {layers: times for layers, times in shown.items() if layers != usual and set(layers) <= set(usual)}
     lacking = sum(times * len(set(usual) - set(layers)) for layers, times in parts.items())
@@ -477,7 +488,7 @@ class Onset:
     an origin (a pod, a service) with its DP and PP rank: one log may hold several, and only one of them be at fault.
     """
 
-    __slots__ = ("_bad_in", "_last_good", "bad", "detail", "first", "good_before", "place", "seen", "since")
+    __slots__ = ("_bad_in", "_last_good", "_phases", "bad", "detail", "first", "good_before", "place", "seen", "since")
 
     def __init__(self, seen: int = 0, last_good: ForwardPass | None = None) -> None:
         self.seen = seen
@@ -489,6 +500,8 @@ class Onset:
         # By source: its last good pass before the first bad one of all, None when it had none.
         self._last_good: dict[tuple[Any, ...], ForwardPass | None] = {}
         self._bad_in: set[tuple[Any, ...]] = set()
+        # By phase: how many good and how many bad passes.
+        self._phases: dict[Phase, list[int]] = {}
         if last_good is not None:
             self._last_good[source_of(last_good)] = last_good
 
@@ -502,6 +515,7 @@ class Onset:
     def good(self, item: ForwardPass) -> None:
         """Take a pass that is as it should be."""
         self.seen += 1
+        self._phases.setdefault(item.phase, [0, 0])[0] += 1
         if self.first is not None:
             self.since += 1
             self._last_good.setdefault(source_of(item), None)
@@ -513,6 +527,7 @@ class Onset:
         self.seen += 1
         self.bad += 1
         self.since += 1
+        self._phases.setdefault(item.phase, [0, 0])[1] += 1
         source = source_of(item)
         self._bad_in.add(source)
         before = self._last_good.setdefault(source, None)
@@ -536,6 +551,10 @@ class Onset:
         share = f"{self.bad:,} of {count(self.seen, 'pass')} ({percent(self.bad, self.seen)})"
         if self.bad == self.seen:
             return f"in {'the only pass' if self.seen == 1 else f'all {self.seen:,} passes'} looked at"
+        phase = self._only_phase
+        if phase is not None:
+            others = f"none of {self.seen - self.bad:,} others"
+            return f"in all {self.bad:,} {phase} passes looked at, and in {others}{self._where}"
         if self.good_before is None:
             return f"from the first pass on, {share}{self._where}"
         number, place = self.good_before.number, self.good_before.place
@@ -544,6 +563,15 @@ class Onset:
             f"{share}; first in {pass_name(self.first)}{later}; the last good one before it is pass {number} ({place})"
             f"{self._where}"
         )
+
+    @property
+    def _only_phase(self) -> Phase | None:
+        """The phase all bad passes have and no good one has; None when it is not that simple, or not known."""
+        bad = [phase for phase, (_, times) in self._phases.items() if times]
+        known = sum(map(sum, self._phases.values())) == self.seen and "unknown" not in self._phases
+        # Good passes behind the first bad one: else it may as well be a change in time.
+        only = len(bad) == 1 and known and 1 < self.bad < self.since and not self._phases[bad[0]][0]
+        return bad[0] if only else None
 
     @property
     def _where(self) -> str:
@@ -569,6 +597,19 @@ def pass_name(item: ForwardPass) -> str:
     """Return ``target verify pass 12``; the phase is left out where it is not known."""
     phase = "" if item.phase == "unknown" else f"{item.phase} "
     return f"{item.role} {phase}pass {item.number}"
+
+
+def record_name(record: Record, role: str) -> str:
+    """Return ``layer 31``, ``the joined state``, ``the fc output``, ``the draft's input`` for a record."""
+    payload = record.payload
+    if payload.event in ("embed_capture", "layer_capture"):
+        return layer_name(payload.event, payload.layer)
+    names = {
+        "aux_concat": "the joined state" if role == "target" else "the draft's output state",
+        "fc_output": "the fc output",
+        "forward": "the draft's input",
+    }
+    return names.get(payload.event, payload.event.replace("_", " "))
 
 
 def _is_few(onset: Onset) -> bool:

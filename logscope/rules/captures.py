@@ -6,6 +6,7 @@ one.
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from logscope.contract import DEFAULT_STATES
@@ -240,7 +241,7 @@ class _Set:
     had been looked at.
     """
 
-    __slots__ = ("before", "count", "first", "lines", "place", "sources", "start", "states")
+    __slots__ = ("before", "count", "first", "lines", "phases", "place", "sources", "start", "states")
 
     def __init__(self, view: View, before: dict[_Layers, tuple[int, Place]], start: int) -> None:
         self.count = 0
@@ -251,6 +252,7 @@ class _Set:
         self.states = view.num_aux
         self.lines = [record.line for record in view.all_captures]
         self.sources: set[tuple[Any, ...]] = set()
+        self.phases: Counter[str] = Counter()
 
 
 class Usual(NamedTuple):
@@ -309,6 +311,7 @@ class LayerSet(Rule):
         super().__init__(scene)
         # By pipeline rank, None where none is printed: each captures the layers it runs, together they are one target.
         self._stages: dict[int | None, dict[_Layers, _Set]] = {}
+        self._phases: Counter[str] = Counter()
         # By source: its last pass with each set.
         self._latest: dict[tuple[Any, ...], dict[_Layers, tuple[int, Place]]] = {}
         self._asked_embedding = scene.contract is not None and any(
@@ -333,6 +336,8 @@ class LayerSet(Rule):
         if known is not None:
             known.count += 1
             known.sources.add(source_of(item))
+            known.phases[item.phase] += 1
+            self._phases[item.phase] += 1
             latest[captured] = (item.number, item.place)
 
     def _layers(self, view: View) -> _Layers:
@@ -537,8 +542,16 @@ class LayerSet(Rule):
         later = "" if seen.count == 1 else f"; {seen.count:,} of {since:,} since then"
         good = seen.before.get(main)
         before = "" if good is None else f"; the last good one before it is pass {good[0]} ({good[1]})"
+        words = ", ".join(parts) or layer_list(other.layers)
+        message = f"The captured layers change at {pass_name(seen.first)}: {words}."
+        phase = next(iter(seen.phases))
+        again = any(main in latest and latest[main][1].line > seen.place.line for latest in self._latest.values())
+        if len(seen.phases) == 1 < seen.count == self._phases[phase] and again and "unknown" not in self._phases:
+            # It is no change in time: a condition around the capture looks at the phase.
+            message = f"All {count(seen.count, f'{phase} pass', f'{phase} passes')} capture other layers: {words}."
+            later = before = ""
         return self.finding(
-            f"The captured layers change at {pass_name(seen.first)}: {', '.join(parts) or layer_list(other.layers)}.",
+            message,
             seen.place,
             onset=Onset.of(seen.count, since),
             severity="warning" if lost else self.severity,

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from logscope.model import Place
 from logscope.queries.lineage import Trace, same_head, same_norm
 from logscope.queries.words import and_list, count, layer_name, most_common, percent
-from logscope.rules.base import Checked, Onset, Rule, is_embedding, pass_name, register
+from logscope.rules.base import Checked, Onset, Rule, is_embedding, pass_name, record_name, register
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -27,19 +27,6 @@ _LEAST_V1_INPUTS = 5
 # Passes in a row that print an unchanged state before it is called frozen.
 _FROZEN = 3
 _STATES = frozenset({"embed_capture", "layer_capture", "aux_concat", "fc_output"})
-
-
-def record_name(record: Record, role: str) -> str:
-    """Return ``layer 31``, ``the joined state``, ``the fc output``, ``the draft's input`` for a record."""
-    payload = record.payload
-    if payload.event in ("embed_capture", "layer_capture"):
-        return layer_name(payload.event, payload.layer)
-    names = {
-        "aux_concat": "the joined state" if role == "target" else "the draft's output state",
-        "fc_output": "the fc output",
-        "forward": "the draft's input",
-    }
-    return names.get(payload.event, payload.event.replace("_", " "))
 
 
 @register("N101", "not-finite", "error", group="norms", needs="records that print a norm or first values")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from logscope.contract import DEFAULT_STATES
 from logscope.model import Place, states
 from logscope.queries.words import and_list, count, layer_list
-from logscope.rules.base import Checked, Onset, Rule, View, is_embedding, pass_name, register
+from logscope.rules.base import Checked, Onset, Rule, View, is_embedding, pass_name, record_name, register
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -320,7 +320,7 @@ class Rows(Rule):
             self._onset.good(view.item)
         else:
             record, expected, actual, why = fault
-            self._onset.fault(view.item, record, (expected, actual, why))
+            self._onset.fault(view.item, record, (record, expected, actual, why))
 
     def _target(self, view: View) -> tuple[bool, tuple[Record, int | str, int, str] | None]:
         captures = view.all_captures
@@ -377,10 +377,12 @@ class Rows(Rule):
     def findings(self) -> Iterator[Finding]:
         """Answer with the first contradiction."""
         if self._onset and self._onset.first is not None:
-            expected, actual, why = self._onset.detail
-            rows = f"{expected:,} rows" if isinstance(expected, int) else f"{expected} rows"
+            record, expected, actual, why = self._onset.detail
+            rows = count(expected, "row") if isinstance(expected, int) else f"{expected} rows"
+            due = f"{rows} {'is' if expected == 1 or isinstance(expected, str) else 'are'} due"
+            name = record_name(record, self._onset.first.role)
             yield self.finding(
-                f"A {pass_name(self._onset.first)} has {count(actual, 'row')} where {rows} are due: {why}.",
+                f"In {pass_name(self._onset.first)} {name} has {count(actual, 'row')} where {due}: {why}.",
                 self._onset.place,
                 onset=self._onset,
                 expected=rows,
