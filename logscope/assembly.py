@@ -22,7 +22,7 @@ _FC = frozenset({"fc_output", "fc"})
 KNOWN = CAPTURE_EVENTS | MODEL_EVENTS | {"aux_concat"}
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, repr=False)
 class Open:
     """A pass while its records arrive: what was printed, and what it is known to be.
 

@@ -12,7 +12,7 @@ open, they are said to be unknown instead of being guessed.
 
 from __future__ import annotations
 
-from collections import deque
+from collections import OrderedDict, deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -137,7 +137,8 @@ class Group:
         self._track = Track(0)
         self._texts: dict[tuple[Any, ...], Slot] = {}
         self._vague: dict[tuple[Any, ...], list[Slot]] = {}
-        self._repeated: dict[tuple[Any, ...], None] = {}  # texts all writers have printed: once more is a repetition
+        # Texts all writers have printed: once more is a repetition. (A dict is slow at losing its first key.)
+        self._repeated: OrderedDict[tuple[Any, ...], None] = OrderedDict()
         self._doubts: dict[Slot, list[Doubt]] = {}
         self._head: Slot | None = None
         self._tail: Slot | None = None
@@ -436,7 +437,7 @@ class Group:
         self._texts.pop(slot.key, None)
         self._repeated[slot.key] = None
         if len(self._repeated) > WINDOW:
-            del self._repeated[next(iter(self._repeated))]
+            self._repeated.popitem(last=False)
         if slot.owner.index > self._left:
             self._left = slot.owner.index
 
@@ -686,7 +687,7 @@ class Group:
         self._held.append(made)
         self._waiting.append(made)
         self._hurry()
-        if self.number != 1:
+        if self._mixed:
             self._live.append(made)
         if later is None:
             scene.queue.append(made)
@@ -890,6 +891,12 @@ class Group:
         key = self.key
         if self.tangle is not None:
             key = (*key, self.tangle.name_of(made))
+        records = [slot.record(keep=self._keep) for slot in made.slots]
+        for slot in made.slots:
+            # Nothing is to refer to itself: a pass is freed when it was seen, not when the collector finds it.
+            slot.owner = slot.back = None
+            for other in slot.alike or ():
+                other.owner = other.home = None
         return ForwardPass(
             number=self._emitted,
             segment=made.segment.number,
@@ -903,7 +910,7 @@ class Group:
             complete=made.complete,
             expected_copies=made.expected,
             time=made.time,
-            records=[slot.record(keep=self._keep) for slot in made.slots],
+            records=records,
         )
 
     def _settle_doubts(self, made: Open) -> None:

@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
 # A scheduler that prints nothing more is not waited for longer than this many records of others.
 _SILENCE = 32768
+# Prefixes remembered with their group: a stamp makes one of every second.
+_CHANNELS = 8192
 # Records held back at most while the writers are counted.
 _LOOK_AHEAD = 4 * Census.LIMIT
 
@@ -175,7 +177,7 @@ class Labeller:
     def _channel(self, prefix: Prefix) -> tuple[Prefix, Group, Writer | None]:
         """Return the group a prefix belongs to and, when it names one, its writer."""
         channels = self._channels
-        if len(channels) > 65536:
+        if len(channels) > _CHANNELS:
             channels.clear()
         key = group_key(prefix)
         marked = is_marked(prefix)

@@ -41,9 +41,8 @@ if TYPE_CHECKING:
 _MANIFEST = ".logscope.json"
 # Texts that look like records and are none that are kept, to be shown when nothing else is found.
 MISSES = 3
-# New objects after which Python looks for unreachable cycles (its own number is 700). What has been looked at twice is
-# looked at soon again: passes are let go of by the thousand, and their records refer to each other.
-_COLLECT_AFTER = 20_000
+# New objects after which Python looks for unreachable cycles (its own number is 700).
+_COLLECT_AFTER = 100_000
 
 
 @dataclass(slots=True)
@@ -144,7 +143,7 @@ def _calm_collector() -> Iterator[None]:
     """Let Python look for unreachable cycles less often: few of the millions of objects made here are in any."""
     before = gc.get_threshold()
     if 0 < before[0] < _COLLECT_AFTER:
-        gc.set_threshold(_COLLECT_AFTER, 2, 1)
+        gc.set_threshold(_COLLECT_AFTER, 5, 5)
     try:
         yield
     finally:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import random
 
 import phaselab as lab
 import pytest
 
+from logscope.assembly import Open
 from logscope.blocks import Block
 from logscope.model import NO_PREFIX, ForwardPass, Payload, Segment, ServerEvent
 from logscope.parse import Parser
@@ -127,3 +129,22 @@ def test_a_scheduler_that_falls_silent_holds_nothing_back():
         if lab.forwards(items):
             break
     assert [item.phase for item in lab.forwards(items)] == ["extend", "extend"]
+
+
+@pytest.mark.parametrize("made", MADE)
+def test_what_was_handed_out_is_let_go(made):
+    """A log as long as one likes takes no more memory, and leaves nothing to the collector of cycles."""
+    log = occurrences(MADE[made](lab.units("healthy-topk1")))
+    labeller = Labeller("log")
+    gc.collect()
+    gc.disable()
+    try:
+        alive = [
+            sum(isinstance(thing, Open) for thing in gc.get_objects())
+            for start in range(0, len(log), 1000)
+            if labeller.feed(log[start : start + 1000]) is not None
+        ]
+        assert gc.collect() < 1000
+    finally:
+        gc.enable()
+    assert max(alive) < 400, alive
