@@ -529,6 +529,35 @@ def test_unmarked_ranks_of_which_one_prints_more(shown):
         assert the(report, "R101").message.startswith("Only 1 writer of 4 prints ")
 
 
+def test_an_unmarked_rank_that_computes_other_values_throughout():
+    """One of four prints everything with other values: it is said to differ, not to lack what it prints."""
+    good = [line for line in Server(4).serve(9).lines if "DEBUG" in line]
+    other = [
+        re.sub(r"norm=([\d.]+)", lambda found: f"norm={float(found[1]) * 1.3:.4f}",
+               re.sub(r"first5=\[(-?)", lambda found: f"first5=[{'' if found[1] else '-'}", line))
+        for line in good
+    ]  # fmt: skip
+    start = [line.replace("tp_size=1", "tp_size=4") for line in Server(4).lines]
+    lines = [*start, *(line for pair in zip(good, other, strict=True) for line in (*[pair[0]] * 3, pair[1]))]
+    report = checked(lines)
+    found = the(report, "R101")
+    assert found.severity == "error"
+    assert found.message.startswith("Ranks disagree on layer 3 in target")
+    assert found.where.line == len(start) + 4
+    looked = next(row["looked_at"] for row in report.tables["checked"].rows if row["rule"] == "R101")
+    assert looked <= sum(" forward: " in line or "layer 3 capture" in line for line in good)
+
+
+def test_a_rank_with_a_mark_beside_ranks_without_one():
+    """Rank 0 prints through the logger, with its mark, the others plainly: the same values are no other values."""
+    lines = [
+        f"[2026-03-02 10:00:00 TP0] {line}" if "DEBUG" in line and not rank else line.replace("tp_size=1", "tp_size=4")
+        for line in Server(4).serve(9).lines
+        for rank in range(4 if "DEBUG" in line else 1)
+    ]
+    assert fired(checked(lines)) == set()
+
+
 def test_marked_ranks_that_print_alike_are_silent():
     """The same without a fault, and cut at the end where ranks are apart: no finding."""
     lines = ranks(Server(13).serve(14).lines, 4, random.Random(3), lambda *_: True)

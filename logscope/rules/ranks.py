@@ -57,6 +57,8 @@ class _Copies(Rule):
         super().__init__(scene)
         self._waiting: dict[tuple[Any, ...], deque[View]] = {}
         self._passed: dict[tuple[Any, ...], deque[View]] = {}
+        # Passes that were judged before their turn, by group and number.
+        self._judged: set[tuple[tuple[Any, ...], int]] = set()
 
     def see(self, view: View) -> None:
         """Take one pass; it is judged when the passes behind it are known."""
@@ -71,7 +73,10 @@ class _Copies(Rule):
         waiting, passed = self._waiting[group], self._passed.setdefault(group, deque(maxlen=_AROUND))
         view = waiting.popleft()
         records = [record for record in view.item.records if record.copies > 1 and record.payload.usable]
-        if records and view.told_apart and not view.edge:
+        key = (group, view.item.number)
+        if key in self._judged:
+            self._judged.remove(key)
+        elif records and view.told_apart and not view.edge:
             self.looked += 1
             differing = [(record, other) for record in records for other in record.variants if other[3].usable]
             if differing:
@@ -79,7 +84,7 @@ class _Copies(Rule):
                     _value(one[3])
                     for close in (*passed, *waiting)
                     for record in close.item.records
-                    for one in (record.first, *record.variants)
+                    for one in _printed(record)
                 }
                 differing = [pair for pair in differing if _value(pair[1][3]) not in around]
             self.judge(view.item, differing)
@@ -294,6 +299,7 @@ class RankDisagreement(_Copies):
         self._noise = Onset()
         self._missing: dict[tuple[str, str, int | None], _Missing] = {}
         self._part: dict[tuple[Any, ...], ForwardPass] = {}
+        self._before: dict[tuple[Any, ...], ForwardPass] = {}
         # By role: what one rank prints under a condition (the draft's lines, say) is not compared with the rest.
         self._few: dict[str, Onset] = {}
         self._marked: dict[tuple[Any, ...], _Marked] = {}
@@ -323,9 +329,10 @@ class RankDisagreement(_Copies):
         expected = item.expected_copies or 1
         if expected > 1 and item.during != "graph_capture" and item.complete and not view.edge:
             self._split(item, expected)
-            self._alone(item, expected)
         if expected > 1 and view.clean and not view.edge and item.during != "graph_capture":
-            self._count(item, expected)
+            if not self._apart(item, expected):
+                self._count(item, expected)
+            self._before[item.group] = item
 
     def judge(self, item: ForwardPass, differing: list[tuple[Record, Occurrence]]) -> None:
         """Compare the values of the copies of every record of one pass."""
@@ -370,12 +377,48 @@ class RankDisagreement(_Copies):
                 return
         self._part[item.group] = item
 
-    def _alone(self, item: ForwardPass, expected: int) -> None:
-        """Count passes that most writers print, and passes that only a few do."""
+    def _apart(self, item: ForwardPass, expected: int) -> bool:
+        """Return whether a pass is only the copies that the one before it lacks, with other values.
+
+        A record that ends a pass, printed once more with another value, begins a pass of its own: it is not missing.
+        """
+        before, own = self._before.get(item.group), {record.copies for record in item.records}
+        if before is None or before.role != item.role or len(own) != 1 or min(own) >= expected:
+            return False
+        if all(record.copies < expected for record in before.records):
+            return False  # its writers are cut, or ahead and behind
+        lacking = {_form(record): record for record in before.records if record.copies + min(own) == expected}
+        pairs = [(lacking.get(_form(record)), record.first) for record in item.records]
+        found = [(record, other) for record, other in pairs if record is not None]
+        if len(found) < len(pairs) or not all(disagreement(record.payload, other[3]) for record, other in found):
+            return False
+        for record, _ in found:
+            seen = self._missing.get((item.role, record.payload.event, record.payload.layer))
+            if seen is not None and seen.waiting and seen.waiting[-1][0] is before:
+                seen.waiting.pop()
+        self.looked += 1
+        others = [(one, other) for one in before.records for other in one.variants if other[3].usable]
+        self.judge(before, [*others, *found])
+        self._judged.add((before.group, before.number))
+        return True
+
+    def _next(self, group: tuple[Any, ...]) -> None:
+        view = self._waiting[group][0]
+        super()._next(group)
+        expected = view.item.expected_copies or 1
+        if expected > 1 and view.item.complete and not view.edge:
+            self._alone(view, expected)
+
+    def _alone(self, view: View, expected: int) -> None:
+        """Count passes that most writers print, and passes that only a few do, with values that no pass near by has."""
+        item = view.item
         most = max(record.copies for record in item.records)
         few = self._few.setdefault(item.role, Onset())
         if most * 3 <= expected:
-            few.fault(item, item.records[0], (most, expected))
+            close = [one for one in (*self._passed[item.group], *self._waiting[item.group]) if one is not view]
+            known = {_value(one[3]) for other in close for record in other.item.records for one in _printed(record)}
+            if any(_value(record.payload) not in known for record in item.records):
+                few.fault(item, item.records[0], (most, expected))
         elif most * 2 > expected:
             few.good(item)
 
@@ -620,6 +663,16 @@ def _brief(payload: Payload) -> tuple[Any, ...]:
     if norm == norm and first == first:
         return (norm, first)
     return (str(norm), str(first))
+
+
+def _form(record: Record) -> tuple[Any, ...]:
+    """Return what a record is, without its values."""
+    return (record.payload.event, record.payload.layer, record.payload.shape)
+
+
+def _printed(record: Record) -> tuple[Occurrence, ...]:
+    """Return one print of every value a record has."""
+    return (record.first, *record.variants)
 
 
 def _value(payload: Payload) -> tuple[Any, ...]:
