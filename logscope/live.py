@@ -31,12 +31,11 @@ _KEPT = 5  # notices that a report repeats: of a connection lost every hour, mor
 
 
 class _Generation:
-    """Parser, labeller and file order of one life of the file."""
+    """Parser and labeller of one life of the file; its segments are numbered behind those before it."""
 
-    def __init__(self, file: str, grammar: Grammar, *, keep_copies: bool) -> None:
+    def __init__(self, file: str, grammar: Grammar, *, keep_copies: bool, segments: int) -> None:
         self.parser = Parser(grammar, file)
-        self.labeller = Labeller(file, keep_copies=keep_copies)
-        self.order = FileOrder(file)
+        self.labeller = Labeller(file, keep_copies=keep_copies, segments=segments)
         self.counted = Accounting()
 
     def take(self, block: Block) -> list[Item]:
@@ -64,16 +63,50 @@ def followed_blocks(
     return follow(what, stop=stop, idle=idle, warn=warn)
 
 
-def follow_items(
+def follow_items(what: Any, grammar: Grammar, reading: Reading, **options: Any) -> Iterator[tuple[str, Item] | None]:
+    """Yield every item of a growing log with its file's name, and None whenever nothing is new.
+
+    Options and errors are those of :func:`follow_steps`.
+    """
+    for step in follow_steps(what, grammar, reading, **options):
+        if step is None:
+            yield None
+            continue
+        file, items, _ = step
+        for item in items:
+            yield file, item
+
+
+def follow_events(what: Any, grammar: Grammar, reading: Reading, **options: Any) -> Iterator[Labelled | None]:
+    """Yield every event of a growing log, in file order, as soon as its labels are known; None when nothing is new.
+
+    Options and errors are those of :func:`follow_steps`.
+    """
+    order: FileOrder | None = None
+    for step in follow_steps(what, grammar, reading, keep_copies=True, **options):
+        if step is None:
+            yield None
+            continue
+        file, items, watermark = step
+        order = order or FileOrder(file)
+        for item in items:
+            order.add(item)
+        yield from order.until(watermark)
+        if watermark is None:
+            order = None
+
+
+def follow_steps(
     what: Any,
     grammar: Grammar,
     reading: Reading,
     *,
+    keep_copies: bool = False,
     stop: threading.Event | None = None,
     idle: float | None = None,
     warn: Callable[[str], None] = lambda _: None,
-) -> Iterator[tuple[str, Item] | None]:
-    """Yield every item of a growing log with its file's name, and None whenever nothing is new.
+) -> Iterator[tuple[str, list[Item], int | None] | None]:
+    """Yield what each new part of a growing log completes, as :func:`logscope.run.steps_of`; None when nothing is new.
 
     ``warn`` is told at once what became of the log or of the connection; the last of it stands in the reading, too.
 
@@ -86,49 +119,20 @@ def follow_items(
 
     """
     generation: _Generation | None = None
+    segments = 0
     for block in followed_blocks(_one(what), stop=stop, idle=idle, warn=_noting(reading, warn)):
         if block is None:
             yield None
             continue
-        generation = generation or _begin(block, grammar, reading, keep_copies=False)
+        if generation is None:
+            generation = _Generation(block.file, grammar, keep_copies=keep_copies, segments=segments)
+            if block.file not in reading.files:
+                reading.files.append(block.file)
         items = generation.take(block)
         reading.note_misses(items)
-        for item in items:
-            yield block.file, item
+        yield block.file, items, None if block.final else generation.labeller.watermark
         generation.account(reading)
-        if block.final:
-            generation = None
-
-
-def follow_events(
-    what: Any,
-    grammar: Grammar,
-    reading: Reading,
-    *,
-    stop: threading.Event | None = None,
-    idle: float | None = None,
-    warn: Callable[[str], None] = lambda _: None,
-) -> Iterator[Labelled | None]:
-    """Yield every event of a growing log, in file order, as soon as its labels are known; None when nothing is new.
-
-    Raises
-    ------
-    UsageError, InputError, RemoteError
-        see :func:`follow_items`.
-
-    """
-    generation: _Generation | None = None
-    for block in followed_blocks(_one(what), stop=stop, idle=idle, warn=_noting(reading, warn)):
-        if block is None:
-            yield None
-            continue
-        generation = generation or _begin(block, grammar, reading, keep_copies=True)
-        items = generation.take(block)
-        reading.note_misses(items)
-        for item in items:
-            generation.order.add(item)
-        yield from generation.order.until(None if block.final else generation.labeller.watermark)
-        generation.account(reading)
+        segments = generation.labeller.segments
         if block.final:
             generation = None
 
@@ -145,12 +149,6 @@ def _noting(reading: Reading, warn: Callable[[str], None]) -> Callable[[str], No
         warn(text)
 
     return note
-
-
-def _begin(block: Block, grammar: Grammar, reading: Reading, *, keep_copies: bool) -> _Generation:
-    if block.file not in reading.files:
-        reading.files.append(block.file)
-    return _Generation(block.file, grammar, keep_copies=keep_copies)
 
 
 def _one(what: Any) -> Any:

@@ -46,20 +46,27 @@ class Labeller:
         the name the items carry.
     keep_copies
         keep every copy's place in ``Record.others``; else only damaged and differing copies are kept.
+    segments
+        how many there were in what the file held before it was rotated: numbers go on from there.
 
     ``feed`` may be called with any cut of the occurrences: the items are the same. The first records of a life are
     held back until it is clear how many writers print them, a pass until its phase and copies are known.
 
     """
 
-    def __init__(self, file: str, *, keep_copies: bool = False) -> None:
-        self._scene = Scene(file, keep_copies, Lives(file))
+    def __init__(self, file: str, *, keep_copies: bool = False, segments: int = 0) -> None:
+        self._scene = Scene(file, keep_copies, Lives(file, segments))
         self._groups: dict[tuple[Any, ...], Group] = {}
         self._channels: dict[int, tuple[Prefix, Group, Writer | None]] = {}
         self._look = _Look()
         self._seen = 0
         self._end = 0
         self._debug_line = 0
+
+    @property
+    def segments(self) -> int:
+        """How many segments there are so far, those of ``segments`` included."""
+        return self._scene.lives.count
 
     @property
     def watermark(self) -> int:

@@ -85,6 +85,8 @@ class Lives:
     region
         what is being captured into a graph right now (``""`` the target's own, ``draft``, ...), None outside graph
         capture, ``"any"`` when the line that names it is lost.
+    count
+        how many lives there have been, those in generations of the file before this one included.
     speculating
         whether the server drafts at all, as far as its own lines say.
     prefills
@@ -99,10 +101,10 @@ class Lives:
 
     """
 
-    def __init__(self, file: str) -> None:
+    def __init__(self, file: str, count: int = 0) -> None:
         self.file = file
         self.segment: Segment | None = None
-        self._count = 0
+        self.count = count
         self.fresh()
 
     def fresh(self) -> None:
@@ -172,9 +174,9 @@ class Lives:
 
     def open(self, line: int) -> Segment:
         """Open the next segment at a line."""
-        self._count += 1
+        self.count += 1
         self.fresh()
-        self.segment = Segment(self._count, self.file, line)
+        self.segment = Segment(self.count, self.file, line)
         return self.segment
 
     def foretell(self, ahead: Iterable[Occurrence]) -> None:

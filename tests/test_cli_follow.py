@@ -21,8 +21,11 @@ import pytest
 from conftest import real_bytes
 from sshfarm import Wire
 
+import logscope
 from logscope.follow import follow
-from logscope.live import _noting
+from logscope.grammar import load as load_grammar
+from logscope.live import _noting, follow_items
+from logscope.queries.summarize import Summarize
 from logscope.run import Reading
 
 pytest_plugins = ["fetch_fixtures"]
@@ -243,6 +246,35 @@ def test_two_rotations_between_two_looks(tmp_path):
     assert data == b"first\nend of first\nsecond\nthird\n"
     assert "more than once" in said[0]
     assert "replaced" in said[1]
+
+
+def test_a_summary_goes_on_through_a_rotation(tmp_path):
+    """What the first file said of the server is still said, and the passes of both files are counted."""
+    lines = real_bytes("healthy-topk1").splitlines(keepends=True)
+    log = tmp_path / "server.log"
+    log.write_bytes(b"".join(lines[:1500]))
+    whole = summary_of(b"".join(lines[:2500]), tmp_path / "whole.log")
+    grammar, reading, query = load_grammar(), Reading(), Summarize()
+    seen = 0
+    for found in follow_items(str(log), grammar, reading, idle=0.5):
+        if found is not None:
+            query.see(found[1])
+            seen += 1
+        elif seen and not (tmp_path / "server.log.1").exists():
+            log.rename(tmp_path / "server.log.1")
+            log.write_bytes(b"".join(lines[1500:2500]))
+    told = query.report(reading.context())
+    report = told.as_dict()
+    first, second = report["tables"]["segments"]
+    assert first | {"file": ""} == whole["tables"]["segments"][0] | {"file": ""}
+    assert second["segment"] == 2
+    assert report["accounting"]["whole"] == whole["accounting"]["whole"]
+    assert not any("ready to roll" in note for note in told.notes)
+
+
+def summary_of(data, log):
+    log.write_bytes(data)
+    return logscope.load(log).summarize().as_dict()
 
 
 def test_a_report_repeats_the_last_notices_only():
