@@ -148,7 +148,8 @@ class _Answer:
         first = self.found.differences[0] if self.found.differences else None
         agree = self._agreement()
         if first is not None:
-            other = f"; {count(len(mattering), 'argument')} differ too: {', '.join(mattering[:3])}" if mattering else ""
+            verb = "differs" if len(mattering) == 1 else "differ"
+            other = f"; {count(len(mattering), 'argument')} {verb} too: {', '.join(mattering[:3])}" if mattering else ""
             return f"first divergence: {self.words.clause(first)}; {self.words.before(first)}{other}"
         if mattering:
             more = f" and {len(mattering) - 4} more" if len(mattering) > 4 else ""
