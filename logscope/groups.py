@@ -133,6 +133,7 @@ class Group:
         self.tangle: Tangle | None = None
         self.latent = 1  # schedulers the server has, of which one alone printed when the writers were counted
         self.last_seen = 0
+        self.emitted = 0  # passes handed out: the number of the last one
         self._keep = scene.keep_copies
         self._track = Track(0)
         self._texts: dict[tuple[Any, ...], Slot] = {}
@@ -158,7 +159,6 @@ class Group:
         self._strays = 0
         self._later: deque[Later] = deque()
         self._index = 0
-        self._emitted = 0
 
     @property
     def several(self) -> bool:
@@ -674,7 +674,7 @@ class Group:
         if back is not None and back.region == made.region:
             made.back, back.next = back, made
         elif made.region is None:
-            made.fresh = lives.started and not track.served
+            made.fresh = lives.started and not lives.turned and not track.served
         if made.region is None:
             self._served = track.served = lives.active = lives.served = True
             made.during = lives.during_serving if later is None else later.during
@@ -884,7 +884,7 @@ class Group:
 
     def hand_out(self, made: Open) -> ForwardPass:
         """Return a finished pass, and let go of it."""
-        self._emitted += 1
+        self.emitted += 1
         self._held.remove(made)
         if made.back is not None:
             made.back.back = None
@@ -898,7 +898,7 @@ class Group:
             for other in slot.alike or ():
                 other.owner = other.home = None
         return ForwardPass(
-            number=self._emitted,
+            number=self.emitted,
             segment=made.segment.number,
             group=key,
             role=made.role,

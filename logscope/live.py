@@ -31,11 +31,12 @@ _KEPT = 5  # notices that a report repeats: of a connection lost every hour, mor
 
 
 class _Generation:
-    """Parser and labeller of one life of the file; its segments are numbered behind those before it."""
+    """Parser and labeller of what one file holds under the name that is followed."""
 
-    def __init__(self, file: str, grammar: Grammar, *, keep_copies: bool, segments: int) -> None:
+    def __init__(self, file: str, grammar: Grammar, *, keep_copies: bool, before: _Generation | None) -> None:
         self.parser = Parser(grammar, file)
-        self.labeller = Labeller(file, keep_copies=keep_copies, segments=segments)
+        goes_on = before.labeller.hand_on() if before is not None else None
+        self.labeller: Labeller = Labeller(file, keep_copies=keep_copies, goes_on=goes_on)
         self.counted = Accounting()
 
     def take(self, block: Block) -> list[Item]:
@@ -119,22 +120,21 @@ def follow_steps(
 
     """
     generation: _Generation | None = None
-    segments = 0
+    last: _Generation | None = None
     for block in followed_blocks(_one(what), stop=stop, idle=idle, warn=_noting(reading, warn)):
         if block is None:
             yield None
             continue
         if generation is None:
-            generation = _Generation(block.file, grammar, keep_copies=keep_copies, segments=segments)
+            generation = _Generation(block.file, grammar, keep_copies=keep_copies, before=last)
             if block.file not in reading.files:
                 reading.files.append(block.file)
         items = generation.take(block)
         reading.note_misses(items)
         yield block.file, items, None if block.final else generation.labeller.watermark
         generation.account(reading)
-        segments = generation.labeller.segments
         if block.final:
-            generation = None
+            generation, last = None, generation
 
 
 def _noting(reading: Reading, warn: Callable[[str], None]) -> Callable[[str], None]:

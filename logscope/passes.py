@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from logscope.model import Occurrence, Payload, Prefix
     from logscope.report import Item
 
+    Numbers = dict[tuple[Any, ...], int]  # the number of a group's last pass
+
 # A scheduler that prints nothing more is not waited for longer than this many records of others.
 _SILENCE = 32768
 # Prefixes remembered with their group: a stamp makes one of every second.
@@ -46,16 +48,18 @@ class Labeller:
         the name the items carry.
     keep_copies
         keep every copy's place in ``Record.others``; else only damaged and differing copies are kept.
-    segments
-        how many there were in what the file held before it was rotated: numbers go on from there.
+    goes_on
+        what :meth:`hand_on` gives of the file that stood here before it was rotated: the life it was in, and the
+        numbers of its last passes.
 
     ``feed`` may be called with any cut of the occurrences: the items are the same. The first records of a life are
     held back until it is clear how many writers print them, a pass until its phase and copies are known.
 
     """
 
-    def __init__(self, file: str, *, keep_copies: bool = False, segments: int = 0) -> None:
-        self._scene = Scene(file, keep_copies, Lives(file, segments))
+    def __init__(self, file: str, *, keep_copies: bool = False, goes_on: tuple[Lives, Numbers] | None = None) -> None:
+        lives, self._numbers = goes_on or (Lives(file), {})
+        self._scene = Scene(file, keep_copies, lives)
         self._groups: dict[tuple[Any, ...], Group] = {}
         self._channels: dict[int, tuple[Prefix, Group, Writer | None]] = {}
         self._look = _Look()
@@ -63,10 +67,11 @@ class Labeller:
         self._end = 0
         self._debug_line = 0
 
-    @property
-    def segments(self) -> int:
-        """How many segments there are so far, those of ``segments`` included."""
-        return self._scene.lives.count
+    def hand_on(self) -> tuple[Lives, Numbers]:
+        """Return what is known for the file that takes the place of this one, which has ended."""
+        lives = self._scene.lives
+        lives.turn()
+        return lives, self._numbers | {key: group.emitted for key, group in self._groups.items()}
 
     @property
     def watermark(self) -> int:
@@ -192,6 +197,7 @@ class Labeller:
         group = self._groups.get(full)
         if group is None:
             group = self._groups[full] = Group(self._scene, key, marked=marked)
+            group.emitted = self._numbers.get(full, 0)
             self._count_writers(group, full)
         writer = None
         if marked:
@@ -236,6 +242,7 @@ class Labeller:
         for group in self._groups.values():
             group.finish()
         self._groups.clear()
+        self._numbers.clear()
         self._channels.clear()
         self._scene.queue.append(self._scene.lives.open(occurrence[0]))
 

@@ -85,8 +85,8 @@ class Lives:
     region
         what is being captured into a graph right now (``""`` the target's own, ``draft``, ...), None outside graph
         capture, ``"any"`` when the line that names it is lost.
-    count
-        how many lives there have been, those in generations of the file before this one included.
+    turned
+        whether it began in a file before this one.
     speculating
         whether the server drafts at all, as far as its own lines say.
     prefills
@@ -101,19 +101,24 @@ class Lives:
 
     """
 
-    def __init__(self, file: str, count: int = 0) -> None:
+    def __init__(self, file: str) -> None:
         self.file = file
         self.segment: Segment | None = None
-        self.count = count
+        self._count = 0
         self.fresh()
+
+    def turn(self) -> None:
+        """Go on in the file that took the place of this one: the life is the same, places begin anew."""
+        self.prefills.clear()
+        self.turned = True
 
     def fresh(self) -> None:
         """Forget everything about the life before."""
         self.region: str | None = None
         self._regions: dict[tuple[object, ...], str] = {}
+        self.turned = False
         self.started = False
         self.ready = False
-        self.ready_offset: int | None = None
         self.active = False
         self.past = False
         self.served = False
@@ -174,9 +179,9 @@ class Lives:
 
     def open(self, line: int) -> Segment:
         """Open the next segment at a line."""
-        self.count += 1
+        self._count += 1
         self.fresh()
-        self.segment = Segment(self.count, self.file, line)
+        self.segment = Segment(self._count, self.file, line)
         return self.segment
 
     def foretell(self, ahead: Iterable[Occurrence]) -> None:
@@ -252,7 +257,6 @@ class Lives:
                     del self.prefills[:128]
         elif event == "ready":
             self.ready = True
-            self.ready_offset = offset
             if segment.ready_line is None:
                 segment.ready_line = line
         elif event == "graph_capture_begin":

@@ -265,9 +265,14 @@ def test_a_summary_goes_on_through_a_rotation(tmp_path):
             log.write_bytes(b"".join(lines[1500:2500]))
     told = query.report(reading.context())
     report = told.as_dict()
-    first, second = report["tables"]["segments"]
-    assert first | {"file": ""} == whole["tables"]["segments"][0] | {"file": ""}
-    assert second["segment"] == 2
+    (segment,) = report["tables"]["segments"]
+    assert segment | {"file": ""} == whole["tables"]["segments"][0] | {"file": ""}
+    cut, uncut = (
+        {(row["role"], row["phase"]): row["passes"] for row in one["tables"]["phases"]} for one in (report, whole)
+    )
+    # The draft decode that the rotation cuts is one pass, and its output in the new file another, of a phase not told.
+    assert cut.pop(("draft", "unknown")) == 1
+    assert cut == uncut
     assert report["accounting"]["whole"] == whole["accounting"]["whole"]
     assert not any("ready to roll" in note for note in told.notes)
 
@@ -319,7 +324,10 @@ def test_ten_thousand_events_over_ssh_with_a_rotation_and_a_drop(farm, node_dir)
         assert following.interrupt() == 0
     wire.close()
     assert rate > 1500
-    assert [nameless(line) for _, line in following.lines] == events_of(node_dir / "server.log.1", log)
+    first, second = events_of(node_dir / "server.log.1"), events_of(log)
+    passes = max(event["pass"] for event in first)
+    second = [event | {"pass": event["pass"] + passes} for event in second]  # the life goes on
+    assert [nameless(line) for _, line in following.lines] == first + second
     assert len(following.lines) == 10_000
     delays = [when - then for (when, _), then in zip(following.lines, written, strict=True)]
     assert min(delays) > 0
