@@ -18,7 +18,7 @@ _USABLE = ("whole", "partial")
 _DRAFT_RANK = {"forward": 0, "fc": 1, "fc_output": 2}
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
 
     from logscope.assembly import Open
     from logscope.model import Occurrence, Payload, Role
@@ -366,6 +366,11 @@ class Census:
         # Ranks that print in bursts are heard late; where one alone prints, none is waited for.
         awaited = 1 < heard < (self.tp_size or 0) and self.records < 8 * self.FIRST
         return before == heard and min(names.values()) >= 8 and not awaited
+
+    @property
+    def texts(self) -> Collection[tuple[Any, ...]]:
+        """The records of serving that are one of a kind."""
+        return self._copies.keys()
 
     def schedulers(self, writers: int | None, dp_size: int | None) -> int:
         """Return how many schedulers print without a mark: more passes are unfinished at a time than one can have."""

@@ -12,12 +12,13 @@ An occurrence goes through these rooms: :mod:`logscope.segments` (which server l
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from logscope.assembly import KNOWN, Open
-from logscope.copies import Census, Form
+from logscope.copies import Census, Form, text_key, unmistakable
 from logscope.groups import UNCOUNTED, Doubt, Group, Later, Scene, Writer
 from logscope.model import Segment, ServerEvent
 from logscope.segments import LOADS, PAST, STARTUP, Lives, begins_again
@@ -191,9 +192,8 @@ class Labeller:
         channels = self._channels
         if len(channels) > _CHANNELS:
             channels.clear()
-        key = group_key(prefix)
-        marked = is_marked(prefix)
-        full = (*key, marked)
+        full = self._look.place(prefix)
+        key, marked = full[:-1], full[-1]
         group = self._groups.get(full)
         if group is None:
             group = self._groups[full] = Group(self._scene, key, marked=marked)
@@ -304,11 +304,16 @@ class Labeller:
 class _Look:
     """The first records of a life, held back until it is clear who prints them."""
 
-    def __init__(self) -> None:
+    def __init__(self, nameless: dict[tuple[Any, ...], frozenset[int]] | None = None) -> None:
         self.held: list[Occurrence] = []
         self.going_on = True
         self.counted: dict[tuple[Any, ...], Census] = {}
         self.marked: dict[tuple[Any, ...], dict[tuple[Any, ...], int]] = {}
+        # Groups whose prefixes name no process, each with the pids that are one scheduler's; another pid is another's.
+        self._nameless = nameless or {}
+        self._by_pid: dict[tuple[Any, ...], dict[int, Census]] = {}
+        self._heard: set[tuple[Any, ...]] = set()
+        self._clear: set[Census] = set()
         self._capturing = False
         self._started = False
         self._ready = False
@@ -363,17 +368,20 @@ class _Look:
         if payload.kind == "event" and payload.site is not None and event != "capture_plan":
             if not payload.usable:
                 return False
-            marked = is_marked(prefix)
-            full = (*group_key(prefix), marked)
+            full = self.place(prefix)
             census = self.counted.get(full)
             if census is None:
                 census = self.counted[full] = Census(self.tp_size)
-            if marked:
+            counts = not self._capturing and (self._ready or not self._started)
+            if full[-1]:
                 names = self.marked.setdefault(full, {})
                 name = (prefix.pid, prefix.tp_rank, prefix.ep_rank, prefix.extra)
                 names[name] = names.get(name, 0) + 1
-                return census.add_marked(payload, names)
-            return census.add(payload, counts=not self._capturing and (self._ready or not self._started))
+                enough = census.add_marked(payload, names)
+                if prefix.pid is not None and not _has_rank(prefix):
+                    return self._take_pid(full, prefix.pid, payload, enough=enough, counts=counts)
+                return enough
+            return census.add(payload, counts=counts)
         if event in STARTUP:
             self._started = True
         elif event == "ready":
@@ -384,20 +392,117 @@ class _Look:
             self._capturing = False
         return False
 
+    def _take_pid(self, full: tuple[Any, ...], pid: int, payload: Payload, *, enough: bool, counts: bool) -> bool:
+        """Count a record that a pid alone names; tell whether it is clear how many print under every such pid."""
+        inner = self._by_pid.setdefault(full, {})
+        census = inner.get(pid)
+        if census is None:
+            census = inner[pid] = Census(self.tp_size)
+        clear = census.add(payload, counts=counts)
+        if clear:
+            self._clear.add(census)
+        if enough:
+            self._heard.add(full)
+        if full not in self._heard or not (clear or enough):
+            return False
+        if not all(one in self._clear or one.one_voice for one in inner.values()):
+            return False
+        return len(inner) == 1 or _print_the_same(inner.values()) or self.counted[full].records >= 8 * Census.FIRST
+
     def end(self) -> list[Occurrence]:
         """End it, and return what was held back."""
         held, self.held, self.going_on = self.held, [], False
+        self._nameless = self._find_nameless(held)
+        if self._nameless:
+            again = _Look(self._nameless)
+            for occurrence in held:
+                again.beyond(occurrence)
+                again.take(occurrence)
+            self.counted, self.marked = again.counted, again.marked
         return held
+
+    def place(self, prefix: Prefix) -> tuple[Any, ...]:
+        """Return the key of the group a prefix belongs to; its last part tells whether the prefix names a process."""
+        key = group_key(prefix)
+        pids = self._nameless.get(key)
+        if pids is None:
+            return (*key, is_marked(prefix))
+        pid = prefix.pid
+        if pid is None or pid in pids:
+            return (*key, False)
+        return (f"{prefix.origin} pid={pid}" if prefix.origin else f"pid={pid}", *key[1:], False)
+
+    def _find_nameless(self, held: list[Occurrence]) -> dict[tuple[Any, ...], frozenset[int]]:
+        """Return the groups whose prefixes name no process, though they hold a pid or a rank.
+
+        A pid alone is that of a process which several ranks print under, unless it tells them apart: each prints a
+        record once, and several print the same. A rank that prints its mark beside others of its group that print
+        none is one of them.
+        """
+        found: dict[tuple[Any, ...], frozenset[int]] = {}
+        for full, names in self.marked.items():
+            key = full[:-1]
+            inner = self._by_pid.get(full, {})
+            if (*key, False) in self.counted or 0 < len(inner) < len(names):
+                if self._beside(key, held):
+                    found[key] = frozenset(inner)
+            elif len(inner) == 1:
+                ((pid, census),) = inner.items()
+                if self._hides(census):
+                    found[key] = frozenset({pid})
+            elif inner:
+                copied = any(census.texts and self._hides(census) for census in inner.values())
+                if _print_the_same(inner.values()):
+                    if copied:
+                        found[key] = frozenset(inner)
+                elif copied or min(len(census.texts) for census in inner.values()) >= Census.FIRST // 4:
+                    found[key] = frozenset()
+        return found
+
+    def _hides(self, census: Census) -> bool:
+        """Tell whether more than one writer, or scheduler, prints what was counted."""
+        if census.one_voice:
+            return False
+        number, _ = census.writers(self.tp_size)
+        return number != 1 or census.schedulers(number, self.schedulers) > 1
+
+    def _beside(self, key: tuple[Any, ...], held: list[Occurrence]) -> bool:
+        """Tell whether those of a group that print a rank print the same records as those that print none."""
+        texts: tuple[set[Any], set[Any]] = (set(), set())
+        for _, _, prefix, payload in held:
+            debug = payload.kind == "event" and payload.site is not None
+            if debug and unmistakable(payload) and group_key(prefix) == key:
+                texts[_has_rank(prefix)].add(text_key(payload))
+        both = len(texts[0] & texts[1])
+        return both > 0 and 2 * both >= min(map(len, texts))
+
+
+def _print_the_same(counted: Iterable[Census]) -> bool:
+    """Tell whether several writers print the same records: a good part of what any of them prints."""
+    texts = Counter(text for census in counted for text in census.texts)
+    return 4 * sum(times > 1 for times in texts.values()) >= len(texts)
 
 
 def group_key(prefix: Prefix) -> tuple[Any, ...]:
-    """Return what the writers of one scheduler share: origin, DP and PP rank."""
-    return (prefix.origin, prefix.dp_rank, prefix.pp_rank)
+    """Return what the writers of one scheduler share: origin, DP and PP rank.
+
+    Where the origin is the name of a worker, it holds the rank too: ``Worker_TP1`` is one of the workers ``Worker``.
+    """
+    origin = prefix.origin
+    if origin is not None and _has_rank(prefix):
+        for name, rank in (("TP", prefix.tp_rank), ("EP", prefix.ep_rank)):
+            origin = re.sub(rf"_{name}{rank}(?![0-9])", "", origin)
+    return (origin, prefix.dp_rank, prefix.pp_rank)
 
 
 def is_marked(prefix: Prefix) -> bool:
     """Tell whether a prefix names the one process that prints."""
     return prefix.pid is not None or prefix.tp_rank is not None or prefix.ep_rank is not None
+
+
+def _has_rank(prefix: Prefix) -> bool:
+    """Tell whether a prefix names a rank within its group, not only a pid."""
+    return prefix.tp_rank is not None or prefix.ep_rank is not None or bool(prefix.extra)
 
 
 def _number(value: Any) -> int | None:
