@@ -172,6 +172,7 @@ class Parser:
         self._kinds: dict[bytes, int | _Known] = {}
         self._before_kinds: dict[bytes, int | Template] = {}
         self._heads: dict[bytes, Payload] = {}
+        self._wholes: dict[bytes, Payload] = {}
         self._numbers: dict[bytes, float] = {}
         self._prefixes: dict[bytes, Prefix] = {b"": NO_PREFIX}
         self._befores: dict[str, tuple[int, Prefix]] = {}
@@ -434,7 +435,9 @@ class Parser:
         the exact grammar, and so are heads whose values were rounded when printed.
         """
         cut = text.rfind(b", norm=")
-        first = self._heads.get(text[:cut]) if cut >= 0 else None
+        if cut < 0:
+            return self._wholes.get(text)
+        first = self._heads.get(text[:cut])
         if first is None:
             return None
         norm, opened, values = text[cut + 7 : -1].partition(b", first5=[")
@@ -489,9 +492,14 @@ class Parser:
         return payload
 
     def _learn_head(self, text: bytes, payload: Payload) -> None:
-        """Remember a record's beginning, if what follows it is only a norm and a head."""
+        """Remember a record's beginning, if what follows it is only a norm and a head; all of it, if it has none.
+
+        Texts without numbers of their own are few, and wanted in every block.
+        """
         cut = text.rfind(b", norm=")
-        if cut > 0 and payload.head is not None and not payload.norm_derived and _QUICK_TAIL.fullmatch(text, cut):
+        if cut < 0:
+            _remember(self._wholes, text, payload)
+        elif cut > 0 and payload.head is not None and not payload.norm_derived and _QUICK_TAIL.fullmatch(text, cut):
             _remember(self._heads, text[:cut], payload)
 
     # ------------------------------------------------------------------------------------------------ one whole line
