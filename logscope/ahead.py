@@ -28,7 +28,7 @@ from logscope.parse import Parser
 from logscope.reader import widen
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from logscope.grammar import Grammar
     from logscope.reader import Source
@@ -46,9 +46,9 @@ _ACCOUNTING = tuple(Accounting.__slots__)
 
 @dataclass(slots=True)
 class Step:
-    """What one block held: its records, the counts so far, the lines that are not UTF-8 so far, its bytes."""
+    """What one block held: its records, to be taken once; counts and lines that are not UTF-8, so far; its bytes."""
 
-    occurrences: list[Occurrence]
+    occurrences: Iterable[Occurrence]
     accounting: Accounting
     invalid_lines: Sequence[int]
     size: int
@@ -192,8 +192,7 @@ class _Packer:
         fresh = len(self._payloads) > REMEMBERED or len(self._kept) > REMEMBERED
         if fresh:
             self._forget()
-        found = step.occurrences
-        lines, offsets, prefixes, payloads = zip(*found, strict=True) if found else ((), (), (), ())
+        lines, offsets, prefixes, payloads = tuple(zip(*step.occurrences, strict=True)) or ((), (), (), ())
         return (
             "step",
             fresh,
@@ -252,14 +251,12 @@ class _Unpacker:
         known = self._prefixes
         known.extend([Prefix(*values) for values in prefixes])
         self._add_payloads(rows)
-        occurrences = list(
-            zip(
-                _numbers("q", lines),
-                _numbers("q", offsets),
-                map(known.__getitem__, _numbers("I", prefix_numbers)),
-                map(self._payloads.__getitem__, _numbers("I", payload_numbers)),
-                strict=True,
-            )
+        occurrences = zip(
+            _numbers("q", lines),
+            _numbers("q", offsets),
+            map(known.__getitem__, _numbers("I", prefix_numbers)),
+            map(self._payloads.__getitem__, _numbers("I", payload_numbers)),
+            strict=True,
         )
         return Step(occurrences, Accounting(*counts), invalid, size)
 
