@@ -310,3 +310,27 @@ class Wire:
             with contextlib.suppress(OSError):
                 end.shutdown(socket.SHUT_RDWR)
             end.close()
+
+
+def write_through_trouble(log: Path, lines: list[bytes], wire: Wire) -> list[float]:
+    """Write 10,000 lines at 2,000 a second, with one rotation and one broken connection; return when each was written.
+
+    Fails where the machine was too slow to write so fast.
+    """
+    written: list[float] = []
+    began = time.monotonic()
+    out = log.open("ab")
+    for first in range(0, 10_000, 20):
+        time.sleep(max(0.0, began + first / 2000 - time.monotonic()))
+        if first == 4000:
+            out.close()
+            log.rename(f"{log}.1")
+            out = log.open("ab")
+        if first == 7000:
+            wire.cut()
+        out.write(b"".join(lines[first : first + 20]))
+        out.flush()
+        written += [time.monotonic()] * 20
+    out.close()
+    assert 10_000 / (time.monotonic() - began) > 1500
+    return written
