@@ -69,6 +69,8 @@ class Habits:
         ``v2`` when a verify is followed by a draft pass with all rows, ``v1`` when by the accepted rows only.
     verify_rows
         the greatest common divisor of the rows of all verifies known by order: draft tokens divide it.
+    hidden
+        a draft pass that reads several states stood directly behind a decode step: the target between prints nothing.
     captured_drafts
         draft passes were captured into graphs.
     capture_over
@@ -89,6 +91,7 @@ class Habits:
     version_why: str | None = None
     verify_rows: int = 0
     captured_rows: int = 0
+    hidden: bool = False
     captured_drafts: bool = False
     capture_over: bool = False
     last_names: set[str] = field(default_factory=lambda: {"LAST"})
@@ -121,6 +124,8 @@ class Habits:
         if back is None:
             return
         if back.role == "draft":
+            if made.wide and is_decode(back):
+                self.hidden = True
             if not made.wide and made.input is not None and back.rows != 0:
                 self.decodes = True
             elif self.version is None and made.wide and is_decode(back) and self.reads(made) == "LAST":
@@ -329,8 +334,13 @@ def _target(made: Open, habits: Habits, lives: Lives, *, final: bool) -> Label |
     rows, tokens = made.rows, draft_tokens_of(made, lives)
     # Behind a decode step with other rows than any verify has: the lines between are lost.
     lost = rows is not None and tokens is not None and rows % tokens != 0
+    other = False
     if back is not None and is_decode(back) and not lost:
-        return Label("verify", "order")
+        if not _other_batch(back, rows, tokens, lives):
+            said = _said_in_gap(made, habits, lives, final=final)
+            if not said:
+                return None if said is None else Label("verify", "order")
+        other = True
     after = made.next
     if after is None:
         if not final:
@@ -343,7 +353,7 @@ def _target(made: Open, habits: Habits, lives: Lives, *, final: bool) -> Label |
     if read == "FULL" and after is not None and (after.rows or 0) > 1:
         return Label("verify", "order")
     # Not behind a decode step, if what it is behind is known to be anything: no verify, where decode steps print.
-    known = back is not None and (back.role == "target" or back.phase not in ("unknown", "idle"))
+    known = back is not None and (back.role == "target" or back.phase not in ("unknown", "idle")) and not other
     if known and _decodes_print(made, habits, lives):
         return Label("extend", "order")
     if _no_verify(made, habits, lives):
@@ -364,6 +374,31 @@ def _target(made: Open, habits: Habits, lives: Lives, *, final: bool) -> Label |
     if not final:
         return None
     return Label("unknown", "none", f"{rows} rows fit an extend and a verify, and so does the draft pass that follows")
+
+
+def _other_batch(back: Open, rows: int | None, tokens: int | None, lives: Lives) -> bool:
+    """Tell whether a target pass behind a decode step has the rows of other requests than that step drafted for.
+
+    Such a pass verifies nothing that was drafted there: passes between are lost, or print nothing any more.
+    """
+    topk = lives.here.topk
+    if rows is None or back.rows is None or tokens is None or topk is None:
+        return False
+    return rows * topk != back.rows * tokens
+
+
+def _said_in_gap(made: Open, habits: Habits, lives: Lives, *, final: bool) -> bool | None:
+    """Tell whether a pass behind a decode step is an extend by its Prefill line; None when that may still come.
+
+    Asked where verifies of spec v1 are seen to print nothing, so that one may stand between.
+    """
+    version = habits.version or lives.here.spec_version
+    if not habits.hidden or version != "v1" or lives.here.buffered or made.group.several:
+        return False
+    after = made.next
+    if (after is None or not after.closed) and not final:
+        return None
+    return after is not None and said_after(after, lives, made.rows)
 
 
 def _kept_last(

@@ -191,6 +191,35 @@ def test_extend_behind_a_lost_verify():
     assert labels(read(server.lines[: decode + 2] + server.lines[lost:])) == told
 
 
+@pytest.mark.parametrize("version", ["v1", "v2"])
+@pytest.mark.parametrize("rows", [64, 8, 4])
+def test_extend_behind_verifies_that_print_no_more(rows, version):
+    """Where verifies print nothing any more, an extend behind a decode step is none, whatever rows it has."""
+    server = Told(10, version=version)
+    server.serve(4)
+    server.extend(rows)
+    healthy, known = len(server.lines), len(server.told)
+    for new in (21, rows, 4 * rows, rows, rows):
+        for _ in range(4):
+            server.round()
+        server.extend(new)
+    server.round()
+    # Spec v1 leaves the draft pass out when every request has just ended.
+    coming = server.told[known:]
+    printed = [
+        made != ("target", "verify") and not (version == "v1" and made[1] == "draft_extend" and after[1] == "extend")
+        for made, after in zip(coming, [*coming[1:], coming[0]], strict=True)
+    ]
+    lines, step = server.lines[:healthy], -1
+    for line in server.lines[healthy:]:
+        step += "eagle3] forward:" in line or "layer 3 " in line
+        if printed[step] or not line.startswith("EAGLE3"):
+            lines.append(line)
+    told = server.told[:known] + [made for made, shown in zip(coming, printed, strict=True) if shown]
+    assert told.count(("target", "extend")) >= 6
+    assert labels(read(lines)) == told
+
+
 def _without(told, at, lines):
     """Leave out the pass whose first line stands at a place."""
     number = sum("forward:" in line or "layer 3 " in line for line in lines[:at])
