@@ -155,6 +155,7 @@ class Group:
         self._serving = False
         self._warm = 0
         self._warm_extends = 0
+        self._ahead: int | None = None  # rows of the last extend before "ready", when it is not the first
         self._strayed: Writer | None = None
         self._strays = 0
         self._later: deque[Later] = deque()
@@ -779,17 +780,31 @@ class Group:
         # Where no target prints, the draft's own extend tells.
         extends = made.phase == "extend" and (made.role == "target" or not self.habits.targets)
         if made.during == "warmup":
+            if extends:
+                self._ahead = made.rows if self._warm_extends and self.several else None
+            if lives.ready and self._served_ahead:
+                self._serving = True
+                return "serving"
             self._warm += 1
             self._warm_extends += extends
         elif made.during == "serving" and lives.ready and not self._serving:
             own = not self._warm_extends and made.rows in lives.warm_tokens
-            if made.phase != "unknown" and (own or (self._warm and not extends)):
+            if not self._served_ahead and made.phase != "unknown" and (own or (self._warm and not extends)):
                 self._warm_extends += extends
                 self._warm += 1
                 lives.late()
                 return "warmup"
             self._serving = True
         return made.during
+
+    @property
+    def _served_ahead(self) -> bool:
+        """Whether a writer ahead of the one that logs has begun to serve before "ready" is printed.
+
+        The last extend before it is then not the first, and has other rows than the warm-up's Prefill lines name.
+        """
+        said = self.scene.lives.warm_tokens
+        return self._ahead is not None and bool(said) and self._ahead not in said
 
     # -- handing out ----------------------------------------------------------------------------------------------
 

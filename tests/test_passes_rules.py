@@ -331,6 +331,38 @@ def test_ranks_that_go_on_to_the_end():
     assert segments(read(ranks(server.lines, 4, 8)))[0].notes == []
 
 
+@pytest.mark.parametrize("mark", ["[2026-03-02 10:00:00 TP1] ", ""])
+@pytest.mark.parametrize("ahead", [1, 3, 7])
+def test_rank_that_serves_before_ready_is_printed(ahead, mark):
+    """A request that another rank begins before the line "ready" is served, not the rest of the warm-up."""
+    server = Told(12, args=False)
+    server.say("Load weight begin. avail mem=177.57 GB")
+    server.extend(3)
+    server.round()
+    warm, first = len(server.told), len(server.lines)
+    server.say("The server is fired up and ready to roll!")
+    server.serve(6)
+    own = mark.replace("TP1", "TP0")
+    lines, early = [], 0
+    for at, line in enumerate(server.lines):
+        if at == first:
+            early = ahead
+            lines += [mark + one for one in server.lines[first + 1 : first + 1 + ahead]]
+        if not line.startswith("EAGLE3"):
+            lines.append(line)
+            continue
+        lines.append(own + line)
+        if at > first and early:
+            early -= 1
+        else:
+            lines.append(mark + line)
+    items = read(lines)
+    assert labels(items) == server.told
+    during = [made.during for made in forwards(items)]
+    assert during == ["warmup"] * warm + ["serving"] * (len(server.told) - warm)
+    assert {record.copies for made in forwards(items) for record in made.records} == {2}
+
+
 @pytest.mark.parametrize("version", ["v1", "v2"])
 def test_warm_up_of_the_draft_alone(version):
     """Where only the draft's forwards print, serving begins with the draft's own first extend behind "ready"."""
