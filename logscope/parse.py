@@ -478,7 +478,7 @@ class Parser:
         """Read a line that is one whole record and nothing else; None when it is more or less than that."""
         latin = text.decode("latin-1").removesuffix("\r")
         found = self.grammar.find(latin)
-        if found is None or found[0] != 0 or "\r" in latin:
+        if found is None or found[0] != 0 or "\r" in latin or self.grammar.find(latin, len(found[1])) is not None:
             return None
         if Anchored(self.grammar, latin).limit(len(found[1])) != len(latin):
             return None
@@ -648,7 +648,10 @@ class Parser:
             found = self.grammar.find(text, at + len(anchor), end)
 
     def _learn(self, text: str, at: int, anchor: str, reading: Reading) -> None:
-        """Remember a text that is one whole record up to the line's end, and its beginning, for the fast loop."""
+        """Remember a text that is one whole record up to the line's end, and its beginning, for the fast loop.
+
+        One that holds another anchor is read again every time: what it quotes is counted.
+        """
         payload = reading.payload
         if payload.kind != "event" or not payload.usable or reading.end != len(text) or not self._quick_allowed:
             return
@@ -658,7 +661,7 @@ class Parser:
         if before not in self._prefixes:
             self._remember_prefix(before, self._before(text[:at], anchor)[1])
             self._learn_prefix(before)
-        if payload.intact != "whole":
+        if payload.intact != "whole" or self.grammar.find(text, at + len(anchor)) is not None:
             return
         if anchor == self.grammar.hot:
             raw = text[at:].encode("latin-1")
