@@ -267,16 +267,16 @@ class Form:
         return after not in ("fc_output", "fc", "aux_concat") or joined not in (None, 1)
 
     def due(self, made: Open, payload: Payload, *, clear: bool = False) -> bool:
-        """Tell whether a pass has everything that is usually printed before a record of it.
+        """Tell whether a pass has everything that is usually printed before a record of it; more is no matter.
 
         A record that is ``clear`` (one of a kind) may come before a ``forward_end``, whose copies are found late.
         """
         event = payload.event
         if event in CAPTURE_EVENTS:
             before = [layer for layer in self.layers if payload.layer is not None and layer < payload.layer]
-            return not before or made.last_layer == before[-1]
+            return not before or made.last_layer >= before[-1]
         cut = made.index == 0 and made.captures == 0  # The log begins in it, behind its captures.
-        complete = cut or not self.layers or made.last_layer == self.layers[-1]
+        complete = cut or not self.layers or made.last_layer >= self.layers[-1]
         if event == "forward_end":
             return complete
         if event == "aux_concat" and made.role == "target":

@@ -280,7 +280,7 @@ class Group:
                 begun.append(made)
                 continue
             clear = True
-            if made.last_layer != layers[-1]:
+            if made.last_layer < layers[-1]:
                 begun.append(made)
             elif tail.total > _copies_of(after):
                 standing.append(made)
@@ -332,11 +332,11 @@ class Group:
     ) -> Slot | None:
         """Place the first print of a record: in the current pass, an unfinished one, as a variant, in a new pass."""
         current = self._track.current
+        # Where all writers stand at its end, what goes on with the current pass is its own, whatever it leaves out.
         if (
-            clear
-            and current is not None
+            current is not None
             and continues(current, payload, role)
-            and self.form.due(current, payload, clear=True)
+            and ((clear and self.form.due(current, payload, clear=True)) or self._all_at_end(current))
         ):
             made: Open | None = current
             at: int | None = None
@@ -465,6 +465,10 @@ class Group:
     def _together(self) -> bool:
         """Tell whether all writers stand at one place: each has printed every record."""
         return all(slot.total >= self.number for made in self._not_left() for slot in made.slots)
+
+    def _all_at_end(self, current: Open) -> bool:
+        """Tell whether all writers stand at the end of the current pass: each has printed all there is of it."""
+        return self._left >= current.index and all(slot.total >= self.number for slot in current.slots)
 
     def _take_marked(self, occurrence: Occurrence, payload: Payload, role: Role | None, writer: Writer) -> bool:
         """Place a record of a writer that its prefix names: behind the last record of that writer."""

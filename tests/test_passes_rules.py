@@ -146,6 +146,24 @@ def test_rank_that_stops_printing_one_record(lost, seed):
     assert len(segments(items)) == 1
 
 
+@pytest.mark.parametrize("healthy", [2, 40])
+@pytest.mark.parametrize("lost", [3, 31, 59])
+def test_layer_that_all_ranks_stop_printing(lost, healthy):
+    """A layer that is lost for good, soon or late in a run, cuts no pass of unmarked ranks into pieces."""
+    server = Told(13)
+    server.serve(healthy)
+    since = len(server.lines)
+    server.serve(24)
+    lines = [line for at, line in enumerate(server.lines) if at < since or f"layer {lost} " not in line]
+    items = read([line for line in lines for _ in range(4 if line.startswith("EAGLE3") else 1)])
+    assert labels(items) == server.told
+    assert {record.copies for made in forwards(items) for record in made.records} == {4}
+    targets = [made for made in forwards(items) if made.role == "target"]
+    counts = [sum(record.payload.layer is not None for record in made.records) for made in targets]
+    assert counts == sorted(counts, reverse=True)
+    assert set(counts) == {3, 2}
+
+
 @pytest.mark.parametrize("version", ["v1", "v2"])
 @pytest.mark.parametrize("topk", [1, 4])
 def test_fc_skipped_in_the_middle_of_a_run(version, topk):
