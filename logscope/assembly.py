@@ -131,6 +131,12 @@ class Open:
             if not late or self.last_rank is None or rank > self.last_rank:
                 self.last_rank = rank
 
+    @property
+    def has_all_joined(self) -> bool:
+        """Whether a target pass has as many captures as it says it joined: it is whole from its beginning on."""
+        last = self.joined or self.end
+        return self.role == "target" and last is not None and num_aux(last.payload) == self.captures > 0
+
     def has(self, event: str) -> bool:
         """Tell whether a record of this event is in it."""
         return any(slot.payload.event == event for slot in self.slots)

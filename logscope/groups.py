@@ -770,7 +770,8 @@ class Group:
 
     def _finish_off(self, made: Open) -> None:
         """Fill in what follows from a pass's phase, and from the records it has at its end."""
-        made.complete = self._whole(made) and self.form.begins(made.role, made.first_rank)
+        begun = self.form.begins(made.role, made.first_rank) or made.has_all_joined
+        made.complete = self._whole(made) and begun
         if made.region is None:
             made.during = self._warmth(made)
 

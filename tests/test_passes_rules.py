@@ -164,6 +164,21 @@ def test_layer_that_all_ranks_stop_printing(lost, healthy):
     assert set(counts) == {3, 2}
 
 
+@pytest.mark.parametrize("writers", [1, 2])
+def test_passes_are_whole_whose_layers_are_others(writers):
+    """A pass that captured as many states as it joins is whole, though most passes begin with another layer."""
+    server = Told(14)
+    server.serve(30)
+    known = len(server.told)
+    server.layers = (4, 32, 60)
+    server.serve(8)
+    lost = next(at for at, line in enumerate(server.lines) if "layer 4 " in line)
+    lines = server.lines[:lost] + server.lines[lost + 1 :]
+    items = read([line for line in lines for _ in range(writers if line.startswith("EAGLE3") else 1)])
+    assert labels(items) == server.told
+    assert [made for made, item in enumerate(forwards(items)) if not item.complete] == [known]
+
+
 @pytest.mark.parametrize("version", ["v1", "v2"])
 @pytest.mark.parametrize("topk", [1, 4])
 def test_fc_skipped_in_the_middle_of_a_run(version, topk):
