@@ -106,13 +106,15 @@ class Reading:
     """What came of one record: its payload, where it ended, and whether more text could finish it.
 
     ``dialect`` is the form it was read in. ``open`` is ``tensor`` when a tensor's text goes on (torch breaks it over
-    lines), ``tail`` when the text broke off inside a value, None when nothing is missing.
+    lines), ``tail`` when the text broke off inside a value, None when nothing is missing. ``label`` is the label of a
+    record of the form for any label, where the text ends with it.
     """
 
     payload: Payload
     end: int
     open: str | None = None
     dialect: Dialect | None = None
+    label: str | None = None
 
 
 @dataclass(slots=True)
@@ -169,6 +171,11 @@ def _read_record(dialects: Sequence[Dialect], text: str, at: int, limit: int) ->
             continue
         if reading is not None:
             reading.dialect = dialect
+            if reading.label is not None:
+                unclear = _cut_in_its_label(reading.label, reading.payload, dialects)
+                if unclear is not None:
+                    return Reading(_unparsed(dialects, text, at, limit, unclear), limit)
+                reading.open = "tail" if reading.payload.intact == "cut" else reading.open
             return reading
         strict = strict or dialect.strict
     if refused is not None:
@@ -176,6 +183,26 @@ def _read_record(dialects: Sequence[Dialect], text: str, at: int, limit: int) ->
     if not strict:
         return None
     return Reading(_unparsed(dialects, text, at, limit, _why_not(dialects, text, at, limit)), limit)
+
+
+def _cut_in_its_label(label: str, payload: Payload, dialects: Sequence[Dialect]) -> str | None:
+    """Take back a record whose text ends in the middle of a known label: it is no event of its own.
+
+    Named cut where only one event has such a label; else the reason is returned.
+    """
+    named = (dialect for dialect in dialects if dialect.label is not None)
+    known = [dialect for dialect in named if dialect.label.fullmatch(label, partial=True, timeout=TIME_LIMIT)]
+    if not known:
+        return None
+    reason = f"the text ends inside a label, {label!r}"
+    if len({dialect.event for dialect in known}) > 1:
+        return reason
+    payload.event, payload.role = known[0].event, known[0].role
+    payload.intact, payload.reason, payload.column = "cut", reason, payload.length
+    if label[-1].isdigit():
+        # `layer 3` may be the beginning of `layer 31 capture`.
+        payload.layer = None
+    return None
 
 
 def _unparsed(dialects: Sequence[Dialect], text: str, at: int, limit: int, reason: str) -> Payload:
@@ -312,7 +339,10 @@ def _tagged(dialect: Dialect, text: str, at: int, limit: int) -> Reading | None:
         return None
     if pairs.placeholder or _PLACEHOLDER.search(text, at, min(limit, begin_fields)):
         return Reading(Payload("quoted", event, reason="source code: a placeholder stands where a value would"), limit)
-    return _build(dialect, text, at, limit, event, site, layer, pairs)
+    reading = _build(dialect, text, at, limit, event, site, layer, pairs)
+    if dialect.label is None and label and begin_fields == limit and text[at:limit].rstrip().endswith(label):
+        reading.label = label
+    return reading
 
 
 def slug(label: str) -> tuple[str, int | None]:

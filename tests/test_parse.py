@@ -13,6 +13,7 @@ from conftest import CASE_LOGS, REAL_RUNS, real_bytes, sidecar
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from logscope.assembly import KNOWN
 from logscope.blocks import Block
 from logscope.grammar import load
 from logscope.model import Occurrence
@@ -209,8 +210,9 @@ def test_values_of_damaged_records_are_true() -> None:
         if not found:
             continue
         [(_, _, _, payload)] = found
-        if payload.kind != "event" or payload.event != "layer_capture":
+        if payload.kind != "event":
             continue
+        assert payload.event == "layer_capture", cut
         assert payload.intact in ("cut", "partial"), cut
         for name in ("norm", "shape", "head"):
             assert getattr(payload, name) in (None, getattr(whole[3], name)), (cut, name)
@@ -264,6 +266,26 @@ def test_any_bytes(parts: list[bytes]) -> None:
     assert parser.accounting == other.accounting
     assert parser.accounting.records == len(records(whole))
     assert 0 <= parser.accounting.other_lines <= parser.accounting.lines
+
+
+def test_a_cut_inside_a_label_makes_no_event() -> None:
+    """A record that ends inside a known label is that label's, cut, or unparsed; only a label of its own is an event."""
+    for label in (b"aux concat", b"forward end", b"layer 31 capture", b"embed capture", b"fc output", b"capture plan"):
+        for end in range(1, len(label)):
+            parser, found = parse_bytes(b"EAGLE3_DEBUG[dsv2] " + label[:end] + b"\n" * 8)
+            (payload,) = (payload for _, _, _, payload in found)
+            assert payload.kind == "unparsed" or payload.intact != "whole", (label, end)
+            assert payload.kind == "unparsed" or payload.event in KNOWN | {"capture_plan"}, (label, end)
+            assert payload.layer in (None, 31), (label, end)
+            assert parser.accounting.whole == 0
+    _, ((_, _, _, payload),) = parse_bytes(b"EAGLE3_DEBUG[dsv2] my own label\n")
+    assert (payload.event, payload.intact) == ("my_own_label", "whole")
+    torn = (
+        b"EAGLE3_DEBUG[logits] aux conca\nt: num_aux=1, shape=torch.Size([1, 7168]), "
+        b"capture_hidden_mode=CaptureHiddenMode.FULL, norm=31.5582, first5=[0.5, 0.25]\n"
+    )
+    _, ((_, _, _, payload),) = parse_bytes(torn)
+    assert (payload.event, payload.intact, payload.norm) == ("aux_concat", "rejoined", 31.5582)
 
 
 def test_follow_finishes_a_cut_tail() -> None:
