@@ -13,7 +13,6 @@ import contextlib
 import gc
 import marshal
 import os
-import pickle
 import signal
 import sys
 import threading
@@ -105,6 +104,8 @@ def _ahead(source: Source, grammar: Grammar) -> Iterator[Step]:
                 continue
             ended = True
             if frame[0] == "error":
+                import pickle  # noqa: PLC0415 - for errors only
+
                 raise pickle.loads(frame[1])  # noqa: S301 - made by this very program
             source.warnings[:], source.compressed, source.original = frame[1:]
     finally:
@@ -158,6 +159,8 @@ def _work(source: Source, grammar: Grammar, read: int, write: int) -> None:
                 _send(write, packer.frame(step))
             last = ("end", source.warnings, source.compressed, source.original)
         except Exception as error:  # noqa: BLE001 - raised again where it can be shown
+            import pickle  # noqa: PLC0415 - for errors only
+
             last = ("error", pickle.dumps(error))
         _send(write, last)
         status = 0
