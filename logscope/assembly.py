@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from logscope.copies import Form, num_aux
-from logscope.model import CAPTURE_EVENTS
+from logscope.copies import Form
+from logscope.model import CAPTURE_EVENTS, num_aux
 
 if TYPE_CHECKING:
     from logscope.copies import Slot

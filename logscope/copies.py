@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
-from logscope.model import CAPTURE_EVENTS, Record
+from logscope.model import CAPTURE_EVENTS, Record, num_aux
 
 # The order of the records that are no captures within a pass (captures have their layer).
 _END, _JOIN = 1 << 30, (1 << 30) + 1
@@ -113,13 +113,6 @@ class Slot:
 def kind_of(payload: Payload) -> Kind:
     """Return what kind of record it is: the event, its layer, and how many states an ``aux_concat`` joined."""
     return (payload.event, payload.layer, num_aux(payload) if payload.event == "aux_concat" else None)
-
-
-def num_aux(payload: Payload) -> int | None:
-    """Return how many states were joined, as printed."""
-    fields = payload.fields
-    value = fields["num_aux"] if "num_aux" in fields else fields.get("count")
-    return value if isinstance(value, int) else None
 
 
 def text_key(payload: Payload) -> tuple[Any, ...]:

@@ -17,8 +17,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from logscope.assembly import KNOWN, Open, continues, gap, reads_join, role_of
-from logscope.copies import Census, Form, Slot, compatible, kind_of, near, num_aux, text_key, unmistakable
-from logscope.model import ForwardPass
+from logscope.copies import Census, Form, Slot, compatible, kind_of, near, text_key, unmistakable
+from logscope.model import ForwardPass, num_aux
 from logscope.phases import Habits, decide, no_verify, printed_phase
 from logscope.segments import ANY
 from logscope.tangle import Move, Tangle, Track

@@ -10,7 +10,7 @@ import heapq
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from logscope.model import During, Evidence, ForwardPass, Occurrence, Phase, Role, Segment, ServerEvent
+from logscope.model import During, Evidence, ForwardPass, Occurrence, Phase, Role, ServerEvent
 from logscope.report import plain
 
 if TYPE_CHECKING:
@@ -77,28 +77,38 @@ class Labelled:
 
 
 class FileOrder:
-    """Puts the occurrences of one file's items back into file order.
+    """Puts the occurrences of items back into file order, one file after the other.
 
     Items come in the order of their first line, but a pass of eight interleaved writers ends long after the next one
     began; an occurrence is let out when nothing before it can still come.
     """
 
-    def __init__(self, file: str) -> None:
-        self.file = file
+    def __init__(self) -> None:
         self._heap: list[tuple[int, int, Labelled]] = []
         self._serial = 0
 
-    def add(self, item: Item) -> None:
+    def take(self, file: str, items: Iterable[Item], watermark: int | None) -> Iterator[Labelled]:
+        """Take the next items of a file; yield, in order, the events that stand before the watermark.
+
+        None ends the file: all that are left.
+        """
+        for item in items:
+            self._add(file, item)
+        heap = self._heap
+        while heap and (watermark is None or heap[0][0] < watermark):
+            yield heapq.heappop(heap)[2]
+
+    def _add(self, file: str, item: Item) -> None:
         """Take an item's occurrences; unparsed text is no event and is left out."""
         if isinstance(item, ServerEvent):
             if item.payload.kind == "event":
-                self._push(Labelled(self.file, item.occurrence, item.segment, item.during))
+                self._push(Labelled(file, item.occurrence, item.segment, item.during))
         elif isinstance(item, ForwardPass):
             for record in item.records:
                 for occurrence in (record.first, *record.others, *record.variants):
                     self._push(
                         Labelled(
-                            self.file,
+                            file,
                             occurrence,
                             item.segment,
                             item.during,
@@ -112,18 +122,3 @@ class FileOrder:
     def _push(self, labelled: Labelled) -> None:
         self._serial += 1
         heapq.heappush(self._heap, (labelled.occurrence[1], self._serial, labelled))
-
-    def until(self, watermark: int | None) -> Iterator[Labelled]:
-        """Yield, in order, what stands before the watermark; everything when it is None."""
-        heap = self._heap
-        while heap and (watermark is None or heap[0][0] < watermark):
-            yield heapq.heappop(heap)[2]
-
-
-def in_order(file: str, items: Iterable[Item]) -> Iterator[Labelled]:
-    """Return all labelled events of one file's items (kept in memory), in file order."""
-    order = FileOrder(file)
-    for item in items:
-        if not isinstance(item, Segment):
-            order.add(item)
-    return order.until(None)

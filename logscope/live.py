@@ -83,18 +83,9 @@ def follow_events(what: Any, grammar: Grammar, reading: Reading, **options: Any)
 
     Options and errors are those of :func:`follow_steps`.
     """
-    order: FileOrder | None = None
+    order = FileOrder()
     for step in follow_steps(what, grammar, reading, keep_copies=True, **options):
-        if step is None:
-            yield None
-            continue
-        file, items, watermark = step
-        order = order or FileOrder(file)
-        for item in items:
-            order.add(item)
-        yield from order.until(watermark)
-        if watermark is None:
-            order = None
+        yield from (None,) if step is None else order.take(*step)
 
 
 def follow_steps(

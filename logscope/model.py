@@ -434,6 +434,13 @@ class Finding:
         }
 
 
+def num_aux(payload: Payload) -> int | None:
+    """Return the number of joined states a ``forward_end`` or ``aux_concat`` prints, under whichever key."""
+    fields = payload.fields
+    value = fields["num_aux"] if "num_aux" in fields else fields.get("count")
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
 def states(width: int | None, hidden: int | None) -> str:
     """Return a width in words: ``3 x 7168 = 21504``, or the bare number when it is not a multiple of hidden."""
     if width is None:

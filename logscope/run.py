@@ -11,13 +11,13 @@ import contextlib
 import gc
 import os
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from logscope import grammar as grammars_module
 from logscope.ahead import parsed
 from logscope.blocks import Block
 from logscope.errors import NothingRecognised
-from logscope.labelled import FileOrder, Labelled, in_order
+from logscope.labelled import FileOrder, Labelled
 from logscope.model import Accounting, ForwardPass, Segment, ServerEvent
 from logscope.parse import LISTED_LINES
 from logscope.passes import Labeller
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from logscope.grammar import Grammar
     from logscope.plot import Plot
     from logscope.reader import Source
+    from logscope.saved import Tables
     from logscope.select import Select
 
 
@@ -193,14 +194,9 @@ def labelled_events(
     on_block: Callable[[Block], None] | None = None,
 ) -> Iterator[Labelled]:
     """Yield every event of the sources, in file order, as soon as its labels are known."""
-    order: FileOrder | None = None
-    for file, items, watermark in steps_of(sources, grammar, reading, keep_copies=True, on_block=on_block):
-        order = order or FileOrder(file)
-        for item in items:
-            order.add(item)
-        yield from order.until(watermark)
-        if watermark is None:
-            order = None
+    order = FileOrder()
+    for step in steps_of(sources, grammar, reading, keep_copies=True, on_block=on_block):
+        yield from order.take(*step)
 
 
 def answer(query: Query, inputs: Iterable[Any], *, grammars: Iterable[str | Path] = ()) -> Report:
@@ -289,19 +285,6 @@ def follow_items(inputs: Any, grammar: Grammar, reading: Reading, **options: Any
     return live.follow_items(inputs, grammar, reading, **options)
 
 
-class Saved(Protocol):
-    """What a saved run is opened from."""
-
-    def items(self) -> Iterable[tuple[str, Item]]:
-        """Return the items with their files' names, in order."""
-
-    def events(self) -> pl.DataFrame | None:
-        """Return the events table, None when it can only be made from the items."""
-
-    def lazy_events(self) -> pl.LazyFrame | None:
-        """Return the same, with nothing read yet."""
-
-
 @dataclass(slots=True, eq=False)
 class Run:
     """What logs hold: segments, forward passes and server lines, in file order, and the questions to ask.
@@ -315,13 +298,12 @@ class Run:
     _items: list[Item] = field(default_factory=list)
     _files: list[tuple[str, int]] = field(default_factory=list)
     _frames: dict[str, pl.DataFrame] = field(default_factory=dict)
-    _saved: Saved | None = None
-    _made: bool = True
+    _saved: Tables | None = None
 
     @classmethod
-    def kept(cls, reading: Reading, saved: Saved) -> Run:
+    def kept(cls, reading: Reading, saved: Tables) -> Run:
         """Return a saved run: its items are made when they are asked for, its events looked up in its tables."""
-        return cls(reading=reading, _saved=saved, _made=False)
+        return cls(reading=reading, _saved=saved)
 
     def add(self, file: str, item: Item) -> None:
         """Append an item of a file."""
@@ -332,8 +314,7 @@ class Run:
     @property
     def items(self) -> list[Item]:
         """Segments, forward passes and server lines, in file order."""
-        if self._saved is not None and not self._made:
-            self._made = True
+        if self._saved is not None and not self._items:
             for file, item in self._saved.items():
                 self.add(file, item)
         return self._items
@@ -387,7 +368,7 @@ class Run:
     def labelled(self) -> Iterator[Labelled]:
         """Yield every event with its labels, file by file, in file order."""
         for file, items in self.by_file():
-            for labelled in in_order(file, items):
+            for labelled in FileOrder().take(file, items, None):
                 if self.select is None or self.select.accepts_event(labelled):
                     yield labelled
 

@@ -237,7 +237,7 @@ def open_run(path: str | Path) -> Run:
     manifest = _manifest(folder)
     accounting = Accounting(**manifest["accounting"])
     reading = Reading(manifest["files"], accounting, manifest["warnings"], manifest["origins"])
-    tables = _Tables(folder, manifest)
+    tables = Tables(folder, manifest)
     with tables.sound():
         for name in _TABLES:
             pl.read_parquet_schema(folder / f"{name}.parquet")
@@ -265,7 +265,7 @@ def _manifest(folder: Path) -> dict[str, Any]:
     return result
 
 
-class _Tables:
+class Tables:
     """The tables of one folder, read when they are needed."""
 
     def __init__(self, folder: Path, manifest: dict[str, Any]) -> None:

@@ -14,8 +14,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from logscope.copies import num_aux
-from logscope.model import CAPTURE_EVENTS, Phase
+from logscope.model import CAPTURE_EVENTS, Phase, num_aux
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -86,7 +86,7 @@ def test_a_query_of_a_saved_run_makes_no_passes(tmp_path, run: ls.Run, monkeypat
     query = "select site, event, layer, count(*) as n, avg(norm) as mean from events group by 1, 2, 3 order by 1, 2, 3"
     want = run.sql(query)
     again = ls.open(tmp_path / "a.run")
-    monkeypatch.setattr("logscope.saved._Tables.items", lambda *_: pytest.fail("items were made"))
+    monkeypatch.setattr("logscope.saved.Tables.items", lambda *_: pytest.fail("items were made"))
     assert_frame_equal(again.sql(query), want)
 
 

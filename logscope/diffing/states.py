@@ -13,8 +13,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
-from logscope.model import CAPTURE_EVENTS
-from logscope.queries.tally import num_aux
+from logscope.model import CAPTURE_EVENTS, num_aux
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Sequence

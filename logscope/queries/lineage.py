@@ -21,8 +21,7 @@ from dataclasses import dataclass, field
 from itertools import combinations
 from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 
-from logscope.model import CAPTURE_EVENTS, Place
-from logscope.queries.tally import num_aux
+from logscope.model import CAPTURE_EVENTS, Place, num_aux
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from logscope.model import CAPTURE_EVENTS, DURING, ForwardPass, Place, Segment
+from logscope.model import CAPTURE_EVENTS, DURING, ForwardPass, Place, Segment, num_aux
 from logscope.queries.fold import Digest, Running
 from logscope.queries.words import most_common
 
@@ -396,9 +396,3 @@ class Tally:
                 differs.count += 1
                 if len(differs.places) < MAX_PLACES:
                     differs.places.append(item.place)
-
-
-def num_aux(payload: Payload) -> int | None:
-    """Return the number of joined states a ``forward_end`` or ``aux_concat`` prints, under whichever key."""
-    value = payload.fields.get("num_aux", payload.fields.get("count"))
-    return value if isinstance(value, int) and not isinstance(value, bool) else None

@@ -15,11 +15,10 @@ from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar
 
-from logscope.model import CAPTURE_EVENTS, Finding, Place
+from logscope.model import CAPTURE_EVENTS, Finding, Place, num_aux
 from logscope.queries.accept import Accept
 from logscope.queries.failures import Failures
 from logscope.queries.lineage import Follower, Identity, Trace, identity, same_head, same_norm
-from logscope.queries.tally import num_aux
 from logscope.queries.words import count, layer_name, percent, source_name
 from logscope.versions import EraWatch, Known
 

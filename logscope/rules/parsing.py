@@ -8,9 +8,8 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
-from logscope.model import DEBUG_EVENTS, Place
+from logscope.model import DEBUG_EVENTS, Place, num_aux
 from logscope.queries.setup import GRAPHS
-from logscope.queries.tally import num_aux
 from logscope.queries.words import count
 from logscope.rules.base import Checked, Rule, is_embedding, register
 

@@ -560,18 +560,12 @@ class RankDisagreement(_Copies):
 
     def _absent(self, role: str, what: str, onset: Onset) -> Finding:
         """Answer for a record, or a whole pass, that a writer does not print."""
-        have, expected = onset.detail
         place = onset.place
-        found = self.finding(
-            f"{count(expected - have, 'writer')} of {expected} {'does' if expected - have == 1 else 'do'} not print"
-            f" {what}.",
-            place,
-            onset=onset,
-            severity="warning",
-            expected=count(expected, "copy", "copies"),
-            actual=count(have, "copy", "copies"),
-            evidence=onset.words,
-            help="one rank captures something else, or its lines are lost on the way into the log",
+        found = self._less(
+            onset,
+            ("does", "do"),
+            f"not print {what}",
+            "one rank captures something else, or its lines are lost on the way into the log",
         )
         if role == "target" and place is not None:
             self.scene.out_of_step = min(place.line, self.scene.out_of_step or place.line)
@@ -580,17 +574,26 @@ class RankDisagreement(_Copies):
 
     def _fewer(self, onset: Onset) -> Finding:
         """Answer for a writer that prints nothing more."""
+        return self._less(
+            onset,
+            ("prints", "print"),
+            f"nothing more from line {onset.place.line if onset.place else 0:,} on",
+            "a rank stopped, or prints into another file; marks on the lines would name it",
+        )
+
+    def _less(self, onset: Onset, verb: tuple[str, str], what: str, advice: str) -> Finding:
+        """Answer for copies that are missing; ``verb``: what their writers do, for one writer and for several."""
         have, expected = onset.detail
+        lacking = expected - have
         return self.finding(
-            f"{count(expected - have, 'writer')} of {expected} {'prints' if expected - have == 1 else 'print'} nothing"
-            f" more from line {onset.place.line if onset.place else 0:,} on.",
+            f"{count(lacking, 'writer')} of {expected} {verb[lacking != 1]} {what}.",
             onset.place,
             onset=onset,
             severity="warning",
             expected=count(expected, "copy", "copies"),
             actual=count(have, "copy", "copies"),
             evidence=onset.words,
-            help="a rank stopped, or prints into another file; marks on the lines would name it",
+            help=advice,
         )
 
 
