@@ -343,7 +343,9 @@ def main() -> None:
                     continue
                 if program.output is not None and program.output.exists():
                     shutil.rmtree(program.output) if program.output.is_dir() else program.output.unlink()
-                took, cpu, _, _ = run(program.command)
+                took, cpu, _, code = run(program.command)
+                if code:
+                    program.verdict = f"crashed ({code})"
                 program.times.append(took)
                 program.cpu.append(cpu)
             print(f"round {number + 1} of {options.rounds}", file=sys.stderr)
