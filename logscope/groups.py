@@ -13,6 +13,7 @@ open, they are said to be unknown instead of being guessed.
 from __future__ import annotations
 
 from collections import OrderedDict, deque
+from copy import copy
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -159,6 +160,10 @@ class Group:
         self._strayed: Writer | None = None
         self._strays = 0
         self._later: deque[Later] = deque()
+        # Prints, since the last new record, of a text that no writer stands before.
+        self._spare: list[Later] = []
+        self._again: dict[tuple[Any, ...], list[Slot]] = {}  # further places of texts that are printed again
+        self._dummies: dict[tuple[Any, ...], Open] = {}  # texts of dummy passes: in which they were printed last
         self._index = 0
 
     @property
@@ -212,7 +217,9 @@ class Group:
             self._take_doubtful(occurrence, payload, key, owners)
             return True
         if clear:
-            home = self._texts.get(key)
+            home = self._clear_home(occurrence, key)
+            if home is None and key in self._texts:
+                return True
         elif payload.usable:
             home = self._counted_home(payload, key)
         else:
@@ -226,18 +233,105 @@ class Group:
         if self.tangle is not None:
             slot = self._take_tangled(occurrence, payload, role)
         else:
+            if self._spare:
+                self._settle_spare(payload, role, clear=clear)
             slot = self._take_first(occurrence, payload, role, key, clear=clear)
             if slot is not None and slot.home is not None:
                 return True
         if slot is None:
             return False
         if clear:
-            slot.key = key
-            slot.again = key in self._repeated
-            self.open[payload] = self._texts[key] = slot
+            self._expect(slot, key)
         elif payload.usable:
             self._vague.setdefault(key, []).append(slot)
         return True
+
+    def _expect(self, slot: Slot, key: tuple[Any, ...]) -> None:
+        """Expect copies of a record that is one of a kind, or of another place of one that is printed again."""
+        slot.key = key
+        slot.again = key in self._repeated or key in self._texts
+        if key in self._texts:
+            self._again.setdefault(key, []).append(slot)
+            self.open.pop(self._texts[key].payload, None)
+            return
+        self._texts[key] = slot
+        if slot.owner.region is None or slot.payload.event != "aux_concat":
+            self.open[slot.payload] = slot
+
+    def _clear_home(self, occurrence: Occurrence, key: tuple[Any, ...]) -> Slot | None:
+        """Return where a copy of a text belongs that is seldom printed again: a place some writer stands before.
+
+        None for a text that is not expected, or when no writer stands before its places: then the print is kept until
+        the next new record, which shows whether the writer ahead has printed it.
+        """
+        first = self._texts.get(key)
+        if first is None or self.tangle is not None or first.owner.region is not None:
+            return first
+        places = [first, *self._again.get(key, ())]
+        stood = [slot for slot in places if slot.total < self.number and _stands_before(slot)]
+        if stood:
+            return stood[0]
+        if len(self._spare) >= WINDOW:
+            return first
+        later = Later(occurrence, Slot(occurrence), self.scene)
+        self.scene.queue.append(later)
+        self._spare.append(later)
+        return None
+
+    def _settle_spare(self, payload: Payload | None = None, role: Role | None = None, *, clear: bool = False) -> None:
+        """Place the prints that were kept: before a new record, where that makes the passes whole, else as copies."""
+        spare, self._spare = self._spare, []
+        taken = self._between(spare, payload, role, clear=clear) if payload is not None else set()
+        for later in spare:
+            later.settled = True
+            occurrence = later.occurrence
+            one = occurrence[3]
+            key = text_key(one)
+            if later not in taken:
+                home = self._place_for(key)
+                if home is not None:
+                    self._copy(home, occurrence)
+                    continue
+            own = one.role or self._sites.get(one.site)
+            current = self._track.current
+            made = current if current is not None and continues(current, one, own) else None
+            slot = self._append(occurrence, one, own, made, self._track, later=later)
+            if slot is None:
+                later.stray = True
+            else:
+                self._expect(slot, key)
+
+    def _place_for(self, key: tuple[Any, ...]) -> Slot | None:
+        """Return the place of a text that has room: one some writer stands before, or the first."""
+        first = self._texts.get(key)
+        if first is None:
+            return None
+        room = [slot for slot in (first, *self._again.get(key, ())) if slot.total < self.number]
+        return next((slot for slot in room if _stands_before(slot)), room[0] if room else None)
+
+    def _between(
+        self, spare: list[Later], payload: Payload, role: Role | None, *, clear: bool
+    ) -> set[Later]:
+        """Return which of the prints that were kept stand between the last record and a new one."""
+        trial = self._track.current
+        if trial is None:
+            return set()
+        trial = copy(trial)
+        trial.slots = list(trial.slots)
+        taken = set()
+        for later in spare:
+            one = later.occurrence[3]
+            own = one.role or self._sites.get(one.site)
+            if not (continues(trial, one, own) and self.form.due(trial, one, clear=True)):
+                begins = role_of(one, own)
+                if begins is None or not self._whole(trial) or not self.form.opens(one):
+                    continue
+                trial = Open(self, begins, trial.index + 1)
+            trial.add(Slot(later.occurrence), one)
+            taken.add(later)
+        if continues(trial, payload, role) and self.form.due(trial, payload, clear=clear):
+            return taken
+        return taken if self._whole(trial) and self.form.opens(payload) else set()
 
     def _owners(self, payload: Payload, role: Role | None, key: tuple[Any, ...]) -> list[Open]:
         """Return the passes a record may belong to, where its text alone does not tell; none for any other record."""
@@ -247,8 +341,10 @@ class Group:
         if payload.event != "aux_concat" or current is None or num_aux(payload) != 1 or not payload.usable:
             return []
         # Dummy input makes draft passes of both phases put out the same.
-        if key not in self._vague and (
-            current.region is None or current.role != "draft" or not continues(current, payload, role)
+        if (
+            key not in self._vague
+            and key not in self._dummies
+            and (current.region is None or current.role != "draft" or not continues(current, payload, role))
         ):
             return []
         return [
@@ -331,6 +427,10 @@ class Group:
         self, occurrence: Occurrence, payload: Payload, role: Role | None, key: tuple[Any, ...], *, clear: bool
     ) -> Slot | None:
         """Place the first print of a record: in the current pass, an unfinished one, as a variant, in a new pass."""
+        if self._dummies:
+            slot = self._take_rerun(occurrence, payload, key)
+            if slot is not None:
+                return slot
         current = self._track.current
         # Where all writers stand at its end, what goes on with the current pass is its own, whatever it leaves out.
         if (
@@ -349,6 +449,43 @@ class Group:
                 return self._alike(home, occurrence)
         return self._append(occurrence, payload, role, made, self._track, at)
 
+    def _take_rerun(self, occurrence: Occurrence, payload: Payload, key: tuple[Any, ...]) -> Slot | None:
+        """Place a record of a dummy pass that is run once more: it prints the same text as before; None for another.
+
+        Its first print is found late, when all writers have printed the run before, so it is no part of what the
+        writer ahead prints now.
+        """
+        before = self._dummies.get(key)
+        if before is None:
+            return None
+        made = before.rerun
+        if made is None:
+            if not self.form.opens(payload):
+                return None
+            made = self._begin_rerun(before, occurrence)
+        elif any(kind_of(slot.payload) == kind_of(payload) for slot in made.slots):
+            return None
+        slot = Slot(occurrence)
+        made.add(slot, payload)
+        self._chain(slot, made, before.slots[-1])
+        self._dummies[key] = made
+        return slot
+
+    def _begin_rerun(self, before: Open, occurrence: Occurrence) -> Open:
+        made = before.rerun = Open(self, before.role, self._index)
+        self._index += 1
+        made.offset = occurrence[1]
+        made.segment, made.setting = before.segment, before.setting
+        made.time = occurrence[2].time or self.scene.time
+        made.region, made.during = before.region, "graph_capture"
+        made.closed = True
+        self._pending.append(made)
+        self._held.append(made)
+        self._waiting.append(made)
+        self._live.append(made)
+        self.scene.queue.append(made)
+        return made
+
     def _counted_home(self, payload: Payload, key: tuple[Any, ...]) -> Slot | None:
         """Return where a copy of a record that later passes print word for word belongs: the first place with room.
 
@@ -358,7 +495,8 @@ class Group:
         for slot in self._vague.get(key, ()):
             if slot.total < self.number and slot.owner.index >= self._left:
                 current = self._track.current
-                if current is not None and self.form.opens(payload) and self._whole(current):
+                dummy = slot.owner.region is not None
+                if current is not None and not dummy and self.form.opens(payload) and self._whole(current):
                     # It may as well begin the next pass of a writer that runs ahead.
                     self._blur(slot.owner)
                 return slot
@@ -404,7 +542,9 @@ class Group:
                 if kind_of(slot.payload) != kind or slot.total >= self.number:
                     continue
                 alike = payload.head and slot.payload.head and near(payload, slot.payload)
-                if alike or compatible(payload, slot.payload) or (made is current and not whole):
+                # Dummy passes of other rows differ in them alone.
+                here = made is current and not whole and (made.region is None or payload.rows == made.rows)
+                if alike or compatible(payload, slot.payload) or here:
                     return slot
         return None
 
@@ -430,17 +570,32 @@ class Group:
     def filled(self, slot: Slot) -> None:
         """Close a record that every writer has printed: all of them have left the passes before it.
 
-        Only a record that is one of a kind shows that; the copies of others may be those of later passes.
+        Only a record that is one of a kind shows that; the copies of others may be those of later passes, as every
+        dummy pass is run twice.
         """
         if slot.key is None:
             return
-        self.open.pop(slot.payload, None)
-        self._texts.pop(slot.key, None)
+        self._close_text(slot, slot.key)
         self._repeated[slot.key] = None
         if len(self._repeated) > WINDOW:
             self._repeated.popitem(last=False)
-        if slot.owner.index > self._left:
+        if slot.owner.index > self._left and (slot.owner.region is None or self.marked):
             self._left = slot.owner.index
+
+    def _close_text(self, slot: Slot, key: tuple[Any, ...]) -> None:
+        """Expect no more copies in a place; those that come belong to the next place of the text, if there is one."""
+        again = self._again.get(key)
+        if again is not None and slot in again:
+            again.remove(slot)
+        elif self._texts.get(key) is slot:
+            self.open.pop(slot.payload, None)
+            del self._texts[key]
+            if again:
+                first = self._texts[key] = again.pop(0)
+                if not again:
+                    self.open[first.payload] = first
+        if again is not None and not again:
+            del self._again[key]
 
     @property
     def _mixed(self) -> bool:
@@ -611,26 +766,33 @@ class Group:
         made: Open | None,
         track: Track,
         at: int | None = None,
+        later: Later | None = None,
     ) -> Slot | None:
         """Put a new record into a pass, or (None) into a new one; None when it can begin none."""
         if made is None:
             begins = role_of(payload, role)
             if begins is None:
                 return None
-            made = self._begin(begins, occurrence, track)
-        slot = Slot(occurrence)
+            made = self._begin(begins, occurrence, track, later)
+            if later is not None:
+                later.made = made
+        slot = Slot(occurrence) if later is None else later.slot
         made.add(slot, payload, at)
         if made.printed is None:
             made.printed = printed_phase(payload)
         if self.number != 1:
             self._chain(slot, made)
+            if self._mixed and made.region is not None:
+                self._dummies[text_key(payload)] = made
         return slot
 
-    def _chain(self, slot: Slot, made: Open) -> None:
-        """Link a record behind the one before it in the order a single writer prints."""
+    def _chain(self, slot: Slot, made: Open, before: Slot | None = None) -> None:
+        """Link a record behind the one before it in the order a single writer prints (``before``: the pass)."""
         at = made.slots.index(slot)
         if at > 0:
             back: Slot | None = made.slots[at - 1]
+        elif before is not None:
+            back = before
         elif len(made.slots) > 1:
             back = made.slots[1].back
         else:
@@ -879,6 +1041,8 @@ class Group:
 
     def rest(self) -> None:
         """Wait for nothing more of what was printed: label what is left."""
+        if self._spare:
+            self._settle_spare()
         if self.tangle is not None:
             self._place(self.tangle, self.tangle.end())
         for track in self._tracks():
@@ -966,11 +1130,14 @@ class Group:
     def _forget(self, made: Open) -> None:
         for slot in made.slots:
             for one in (slot, *(slot.alike or [])):
-                if one.key is not None and self.open.get(one.payload) is one:
-                    del self.open[one.payload]
-                    self._texts.pop(one.key, None)
+                if one.key is not None:
+                    self._close_text(one, one.key)
+            key = slot.key if slot.key is not None or not (self._vague or self._dummies) else text_key(slot.payload)
+            if self._dummies:
+                last = self._dummies.get(key)
+                if last is not None and (last.rerun is made or (last is made and made.rerun is None)):
+                    del self._dummies[key]
             if slot.key is None and self._vague:
-                key = text_key(slot.payload)
                 same = self._vague.get(key)
                 if same is not None and slot in same:
                     same.remove(slot)
@@ -994,6 +1161,14 @@ def _role_of_move(payload: Payload, move: Move) -> Role:
     if payload.event == "aux_concat" and move.phase in ("draft_extend", "decode"):
         return "draft"
     return role_of(payload, payload.role) or "target"
+
+
+def _stands_before(slot: Slot) -> bool:
+    """Tell whether some writer may be about to print a record: more have printed the last certain one before it."""
+    back = slot.back
+    while back is not None and back.key is None:
+        back = back.back
+    return back is None or back.total > slot.total
 
 
 def _copies_of(slot: Slot | None) -> int:

@@ -144,7 +144,8 @@ class Labeller:
                 copies, number = group.open, group.number
             if writer is None:
                 slot = copies.get(payload)
-                if slot is not None:
+                # Where nobody is seen to stand before a record, the group decides whether it is a copy.
+                if slot is not None and ((back := slot.back) is None or back.copies > slot.copies):
                     slot.copies += 1
                     if keep:
                         slot.others.append(occurrence)
