@@ -29,9 +29,9 @@ class Open:
     back, next
         the passes of the same scheduler before and after it, None where the file, the segment or a graph capture cuts
         them off.
-    region, rerun, fresh
-        what was being captured into a graph, None outside; the same dummy pass once more; whether it is the first that
-        is served after a start-up.
+    region, first_run, rerun, fresh
+        what was being captured into a graph, None outside; the dummy pass that is run again in it, and the one in which
+        it is run again; whether it is the first that is served after a start-up.
     setting
         draft steps and draft tokens, where adaptive drafting had changed them before it began.
     first_rank, last_rank
@@ -55,6 +55,7 @@ class Open:
     back: Open | None = None
     next: Open | None = None
     region: str | None = None
+    first_run: Open | None = None
     rerun: Open | None = None
     fresh: bool = False
     setting: tuple[int, int] | None = None

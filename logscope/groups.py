@@ -85,6 +85,17 @@ class Later:
 
 
 @dataclass
+class _Standing:
+    """How many writers have printed the input of a dummy draft pass of some rows, and not yet its output.
+
+    ``wide`` has what kinds of inputs they printed, since nobody stood there last.
+    """
+
+    writers: int = 0
+    wide: set[bool | None] = field(default_factory=set)
+
+
+@dataclass
 class Scene:
     """What the groups of one file share: where in which life we are, and the queue of what is to be handed out."""
 
@@ -163,6 +174,7 @@ class Group:
         # Prints, since the last new record, of a text that no writer stands before.
         self._spare: list[Later] = []
         self._again: dict[tuple[Any, ...], list[Slot]] = {}  # further places of texts that are printed again
+        self._dummy_inputs: dict[int | None, _Standing] = {}
         self._dummies: dict[tuple[Any, ...], Open] = {}  # texts of dummy passes: in which they were printed last
         self._index = 0
 
@@ -210,6 +222,16 @@ class Group:
         )
 
     def _take_unmarked(self, occurrence: Occurrence, payload: Payload, role: Role | None) -> bool:
+        placed = self._place_unmarked(occurrence, payload, role)
+        if payload.event == "forward" and self._dummies:
+            made = self._dummies.get(text_key(payload))
+            if made is not None:
+                standing = self._dummy_inputs.setdefault(payload.rows, _Standing())
+                standing.writers += 1
+                standing.wide.add(made.wide)
+        return placed
+
+    def _place_unmarked(self, occurrence: Occurrence, payload: Payload, role: Role | None) -> bool:
         clear = unmistakable(payload)
         key = text_key(payload)
         owners = self._owners(payload, role, key) if self.tangle is None else []
@@ -255,7 +277,7 @@ class Group:
             self.open.pop(self._texts[key].payload, None)
             return
         self._texts[key] = slot
-        if slot.owner.region is None or slot.payload.event != "aux_concat":
+        if slot.owner.region is None or slot.owner.role == "target":
             self.open[slot.payload] = slot
 
     def _clear_home(self, occurrence: Occurrence, key: tuple[Any, ...]) -> Slot | None:
@@ -337,23 +359,47 @@ class Group:
         """Return the passes a record may belong to, where its text alone does not tell; none for any other record."""
         if payload.event == "forward_end":
             return self._standing_at_end(payload) if payload.usable else []
-        current = self._track.current
-        if payload.event != "aux_concat" or current is None or num_aux(payload) != 1 or not payload.usable:
+        if payload.event != "aux_concat" or num_aux(payload) != 1 or not payload.usable:
             return []
-        # Dummy input makes draft passes of both phases put out the same.
-        if (
-            key not in self._vague
-            and key not in self._dummies
-            and (current.region is None or current.role != "draft" or not continues(current, payload, role))
-        ):
+        standing = self._dummy_inputs.get(payload.rows)
+        if standing is not None:
+            return self._dummies_before_output(payload, key, standing)
+        if key not in self._vague:
             return []
         return [
             made
             for made in self._not_left()
             if made.role == "draft"
+            and made.region is None
             and made.rows == payload.rows
             and (made.joined is None or text_key(made.joined.payload) == key)
         ]
+
+    def _dummies_before_output(self, payload: Payload, key: tuple[Any, ...], standing: _Standing) -> list[Open]:
+        """Return the dummy draft passes an output may belong to; none where it has a text no dummy pass puts out.
+
+        Dummy input makes draft passes of both phases put out the same, but a writer has printed the input before.
+        """
+        known: list[Open] = []
+        unknown: list[Open] = []
+        for made in self._not_left():
+            if made.role != "draft" or made.region is None or made.rows != payload.rows:
+                continue
+            if made.wide not in standing.wide:
+                continue
+            put_out = made.joined or (made.first_run.joined if made.first_run is not None else None)
+            if put_out is None:
+                # A text that is printed for the first time is the writer's that is ahead.
+                if key in self._dummies or made is self._track.current:
+                    unknown.append(made)
+            elif text_key(put_out.payload) == key:
+                known.append(made)
+        found = known + unknown
+        if found:
+            standing.writers -= 1
+            if not standing.writers:
+                del self._dummy_inputs[payload.rows]
+        return found
 
     def _standing_at_end(self, payload: Payload) -> list[Open]:
         """Return the passes of which some writer may print a ``forward_end`` now; none where nothing tells.
@@ -460,7 +506,9 @@ class Group:
             return None
         made = before.rerun
         if made is None:
-            if not self.form.opens(payload):
+            # What is served may print the text of a dummy pass that has run twice, or that shows no values.
+            over = self._served and (payload.norm is None or before.first_run is not None)
+            if over or not self.form.opens(payload):
                 return None
             made = self._begin_rerun(before, occurrence)
         elif any(kind_of(slot.payload) == kind_of(payload) for slot in made.slots):
@@ -473,6 +521,7 @@ class Group:
 
     def _begin_rerun(self, before: Open, occurrence: Occurrence) -> Open:
         made = before.rerun = Open(self, before.role, self._index)
+        made.first_run = before
         self._index += 1
         made.offset = occurrence[1]
         made.segment, made.setting = before.segment, before.setting
@@ -570,8 +619,8 @@ class Group:
     def filled(self, slot: Slot) -> None:
         """Close a record that every writer has printed: all of them have left the passes before it.
 
-        Only a record that is one of a kind shows that; the copies of others may be those of later passes, as every
-        dummy pass is run twice.
+        Only a record that is one of a kind shows that; the copies of others may be those of later passes. Those of a
+        dummy pass, which is run twice, may be those of the second run: that one tells when all have left the first.
         """
         if slot.key is None:
             return
@@ -579,8 +628,11 @@ class Group:
         self._repeated[slot.key] = None
         if len(self._repeated) > WINDOW:
             self._repeated.popitem(last=False)
-        if slot.owner.index > self._left and (slot.owner.region is None or self.marked):
-            self._left = slot.owner.index
+        made = slot.owner
+        left = made.index
+        if made.region is not None and not self.marked:
+            left = made.first_run.index + 1 if made.first_run is not None else -1
+        self._left = max(self._left, left)
 
     def _close_text(self, slot: Slot, key: tuple[Any, ...]) -> None:
         """Expect no more copies in a place; those that come belong to the next place of the text, if there is one."""
@@ -1132,12 +1184,8 @@ class Group:
             for one in (slot, *(slot.alike or [])):
                 if one.key is not None:
                     self._close_text(one, one.key)
-            key = slot.key if slot.key is not None or not (self._vague or self._dummies) else text_key(slot.payload)
-            if self._dummies:
-                last = self._dummies.get(key)
-                if last is not None and (last.rerun is made or (last is made and made.rerun is None)):
-                    del self._dummies[key]
             if slot.key is None and self._vague:
+                key = text_key(slot.payload)
                 same = self._vague.get(key)
                 if same is not None and slot in same:
                     same.remove(slot)
