@@ -43,6 +43,8 @@ class Open:
     blurred, told, doubted
         its place among the others is in doubt; what a tangle of schedulers says of it (phase, certain); some copy of
         its ``forward_end`` may be another pass's.
+    round, by_round
+        the round of a scheduler it belongs to (rounds.py); whether its place there is all that tells its phase.
     """
 
     group: Any
@@ -72,6 +74,8 @@ class Open:
     blurred: bool = False
     doubted: bool = False
     told: tuple[Phase, bool] | None = None
+    round: Any = None
+    by_round: bool = False
     printed: Phase | None = None
     site: str | None = None
     rows: int | None = None

@@ -173,7 +173,7 @@ class Form:
     Kinds have a rank: their order within a pass. None: no such pass is printed.
     """
 
-    __slots__ = ("_first", "_last", "ended", "fc", "joins", "layers")
+    __slots__ = ("_first", "_last", "ended", "fc", "joins", "layers", "outputs")
 
     def __init__(self, kinds: Counter[Kind]) -> None:
         target: Counter[int] = Counter()
@@ -201,6 +201,7 @@ class Form:
         self.layers = [rank for rank in common["target"] if rank < _END]
         self.ended = _END in common["target"]
         self.joins = _JOIN in common["target"]
+        self.outputs = _JOIN in common["draft"]
         self.fc = any(draft[rank] for rank in (1, 2))
 
     @staticmethod

@@ -21,11 +21,15 @@ from logscope.assembly import KNOWN, Open, continues, gap, reads_join, role_of
 from logscope.copies import Census, Form, Slot, compatible, kind_of, near, text_key, unmistakable
 from logscope.model import ForwardPass, num_aux
 from logscope.phases import Habits, decide, no_verify, printed_phase
+from logscope.rounds import Rounds
 from logscope.segments import ANY
 from logscope.tangle import Move, Tangle, Track
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from logscope.model import During, Occurrence, Payload, Role, Segment, ServerEvent
+    from logscope.rounds import Option
     from logscope.segments import Lives
 
 # A pass waits for its label, or for late copies, no longer than this many later passes of its scheduler.
@@ -45,11 +49,14 @@ _BEHIND = 32
 
 
 class Doubt:
-    """A copy that several passes may have printed: it belongs to none of them unless they are of one phase."""
+    """A copy that several passes may have printed: it belongs to none of them unless they are of one phase.
+
+    ``owners`` are these passes, or the rounds they belong to.
+    """
 
     __slots__ = ("alone", "occurrence", "owners", "slot")
 
-    def __init__(self, occurrence: Occurrence, slot: Slot, owners: list[Open]) -> None:
+    def __init__(self, occurrence: Occurrence, slot: Slot, owners: Sequence[Open | Option]) -> None:
         self.occurrence = occurrence
         self.slot = slot
         self.owners = owners
@@ -60,11 +67,11 @@ class Doubt:
         """Whether all passes in question have their labels."""
         return all(owner.decided for owner in self.owners)
 
-    def settle(self) -> bool:
-        """Tell whether the copy stays outside of the passes."""
+    def settle(self, made: Open | None = None) -> bool:
+        """Tell whether the copy stays outside of the passes; ``made`` is the one it was put into."""
         if self.alone is None:
-            first = self.owners[0]
-            self.alone = any(owner.phase != first.phase for owner in self.owners)
+            phases = {owner.phase for owner in self.owners} - {None}
+            self.alone = len(phases) > 1 or (made is not None and made.phase not in phases)
         return self.alone
 
 
@@ -174,6 +181,7 @@ class Group:
         # Prints, since the last new record, of a text that no writer stands before.
         self._spare: list[Later] = []
         self._again: dict[tuple[Any, ...], list[Slot]] = {}  # further places of texts that are printed again
+        self._rounds: Rounds | None = None
         self._dummy_inputs: dict[int | None, _Standing] = {}
         self._dummies: dict[tuple[Any, ...], Open] = {}  # texts of dummy passes: in which they were printed last
         self._index = 0
@@ -234,6 +242,10 @@ class Group:
     def _place_unmarked(self, occurrence: Occurrence, payload: Payload, role: Role | None) -> bool:
         clear = unmistakable(payload)
         key = text_key(payload)
+        if not clear and payload.usable and self._rounds is not None and self.scene.lives.region is None:
+            placed = self._take_in_round(occurrence, payload, role, key)
+            if placed is not None:
+                return placed
         owners = self._owners(payload, role, key) if self.tangle is None else []
         if owners:
             self._take_doubtful(occurrence, payload, key, owners)
@@ -495,6 +507,58 @@ class Group:
                 return self._alike(home, occurrence)
         return self._append(occurrence, payload, role, made, self._track, at)
 
+    def _take_in_round(
+        self, occurrence: Occurrence, payload: Payload, role: Role | None, key: tuple[Any, ...]
+    ) -> bool | None:
+        """Place a record that later passes print word for word by the rounds its writers may be in.
+
+        None where no round may have it.
+        """
+        rounds = self._rounds
+        options = rounds.options(payload) if rounds is not None else []
+        if rounds is None or not options or rounds.last is None:
+            return None
+        if self._spare:
+            self._settle_spare(payload, role)
+        last = rounds.last
+        last.hear(payload)
+        place = rounds.place(options, payload)
+        if place is None:
+            return False
+        option, slot, made, at = place
+        if slot is not None:
+            slot.copies += 1
+            if self._keep or len(options) > 1:
+                slot.others.append(occurrence)
+        else:
+            slot = Slot(occurrence)
+            if made is None:
+                made = self._begin_in_round(option, occurrence)
+            made.add(slot, payload, at if at < len(made.slots) else None)
+            if len(made.slots) == 1:
+                rounds.join(made, option)
+            self._chain(slot, made, option.round.before_pass(made))
+            self._vague.setdefault(key, []).append(slot)
+        if len(options) > 1:
+            for other in options:
+                other.round.doubtful.add(other.part)
+            if option.round is not last and options[-1].round is last and payload.event != "forward_end":
+                last.blurred = True
+            doubt = Doubt(occurrence, slot, options)
+            self._doubts.setdefault(slot, []).append(doubt)
+            self.scene.queue.append(doubt)
+        return True
+
+    def _begin_in_round(self, option: Option, occurrence: Occurrence) -> Open:
+        """Begin a draft pass of a round: behind what the writer ahead has printed, or, found late, beside it."""
+        rounds = self._rounds
+        if rounds is not None and option.round is rounds.last:
+            made = self._begin("draft", occurrence, self._track)
+        else:
+            made = self._begin_aside("draft", option.round.target, occurrence)
+        made.by_round = True
+        return made
+
     def _take_rerun(self, occurrence: Occurrence, payload: Payload, key: tuple[Any, ...]) -> Slot | None:
         """Place a record of a dummy pass that is run once more: it prints the same text as before; None for another.
 
@@ -510,7 +574,8 @@ class Group:
             over = self._served and (payload.norm is None or before.first_run is not None)
             if over or not self.form.opens(payload):
                 return None
-            made = self._begin_rerun(before, occurrence)
+            made = before.rerun = self._begin_aside(before.role, before, occurrence)
+            made.first_run = before
         elif any(kind_of(slot.payload) == kind_of(payload) for slot in made.slots):
             return None
         slot = Slot(occurrence)
@@ -519,20 +584,17 @@ class Group:
         self._dummies[key] = made
         return slot
 
-    def _begin_rerun(self, before: Open, occurrence: Occurrence) -> Open:
-        made = before.rerun = Open(self, before.role, self._index)
-        made.first_run = before
+    def _begin_aside(self, role: Role, like: Open, occurrence: Occurrence) -> Open:
+        """Begin a pass that is found late: the writer ahead prints another one now. It is of the time of ``like``."""
+        made = Open(self, role, self._index)
         self._index += 1
         made.offset = occurrence[1]
-        made.segment, made.setting = before.segment, before.setting
+        made.segment, made.setting = like.segment, like.setting
         made.time = occurrence[2].time or self.scene.time
-        made.region, made.during = before.region, "graph_capture"
+        made.region, made.during = like.region, like.during
         made.closed = True
-        self._pending.append(made)
-        self._held.append(made)
-        self._waiting.append(made)
-        self._live.append(made)
-        self.scene.queue.append(made)
+        for queue in (self._pending, self._held, self._waiting, self._live, self.scene.queue):
+            queue.append(made)
         return made
 
     def _counted_home(self, payload: Payload, key: tuple[Any, ...]) -> Slot | None:
@@ -633,6 +695,8 @@ class Group:
         if made.region is not None and not self.marked:
             left = made.first_run.index + 1 if made.first_run is not None else -1
         self._left = max(self._left, left)
+        if self._rounds is not None:
+            self._rounds.leave(self._left)
 
     def _close_text(self, slot: Slot, key: tuple[Any, ...]) -> None:
         """Expect no more copies in a place; those that come belong to the next place of the text, if there is one."""
@@ -830,6 +894,12 @@ class Group:
                 later.made = made
         slot = Slot(occurrence) if later is None else later.slot
         made.add(slot, payload, at)
+        if len(made.slots) == 1 and self._mixed and self.tangle is None and made.region is None:
+            if self._rounds is None:
+                self._rounds = Rounds(self.form, self.habits, self.scene.lives)
+            self._rounds.began(made, payload)
+        if self._rounds is not None and self._rounds.last is not None:
+            self._rounds.last.hear(payload)
         if made.printed is None:
             made.printed = printed_phase(payload)
         if self.number != 1:
@@ -961,7 +1031,8 @@ class Group:
             for shown in (made, pending[min(BLUR, len(pending) - 1)]) if ahead or final else ():
                 if shown.apart and not shown.blurred and self._disordered(shown):
                     self._blur(shown)
-            label = decide(made, habits, lives, final=final or len(pending) > PATIENCE)
+            patience = PATIENCE if made.round is None or not made.round.blurred else 8 * PATIENCE
+            label = decide(made, habits, lives, final=final or len(pending) > patience)
             if label is None:
                 return
             pending.popleft()
@@ -977,7 +1048,7 @@ class Group:
         It begins or ends in the middle, though its late records have been found by now; or all its records are such
         that other passes print word for word, so that nothing shows where it stands.
         """
-        if made.region is not None or not made.index:
+        if made.region is not None or not made.index or made.round is not None:
             return False
         whole = self._whole(made) and self.form.begins(made.role, made.first_rank)
         return not whole or all(slot.key is None or slot.again for slot in made.slots)
@@ -1060,6 +1131,8 @@ class Group:
         """Take a pass as it is from now on: nothing that comes belongs to it."""
         made.done = True
         self._left = max(self._left, made.index + 1)
+        if self._rounds is not None:
+            self._rounds.leave(self._left)
         made.expected = len(self.writers) if self.marked else self.expected
         if self.number != 1:
             self._forget(made)
@@ -1124,6 +1197,9 @@ class Group:
         self._held.remove(made)
         if made.back is not None:
             made.back.back = None
+        if made.round is not None:
+            made.round.drop(made)
+            made.round = None
         key = self.key
         if self.tangle is not None:
             key = (*key, self.tangle.name_of(made))
@@ -1153,7 +1229,7 @@ class Group:
         """Take out of a pass the copies that passes of other phases may have printed."""
         for slot in list(made.slots):
             for doubt in self._doubts.pop(slot, ()):
-                if not doubt.settle():
+                if not doubt.settle(made):
                     continue
                 if doubt.occurrence is not slot.first:
                     slot.others.remove(doubt.occurrence)

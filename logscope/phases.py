@@ -17,11 +17,13 @@ from dataclasses import dataclass, field
 from math import gcd
 from typing import TYPE_CHECKING, NamedTuple
 
+from logscope.rounds import REACH
 from logscope.segments import ANY, MOST_DRAFT_TOKENS
 
 if TYPE_CHECKING:
     from logscope.assembly import Open
     from logscope.model import Evidence, Payload, Phase
+    from logscope.rounds import Round
     from logscope.segments import Lives, Prefill
 
 # SGLang's names of forward modes, and what patches make of them. Numbers are never read: they changed between versions.
@@ -226,9 +228,69 @@ def decide(made: Open, habits: Habits, lives: Lives, *, final: bool) -> Label | 
         return Label(
             "unknown", "none", "several writers print the same text in pass after pass, so their order cannot be told"
         )
+    if made.by_round:
+        return _by_round(made, final=final)
+    if made.role == "target" and made.round is not None and (made.round.blurred or made.round.blurred_before):
+        return _without_order(made, habits, lives, final=final)
     if made.role == "draft":
         return _draft(made, habits, lives, final=final)
     return _target(made, habits, lives, final=final)
+
+
+def _by_round(made: Open, *, final: bool) -> Label | None:
+    """Label a draft pass whose records were placed by round (rounds.py)."""
+    if made in made.round.decodes:
+        return Label("decode", "rows")
+    target = made.round.target
+    if not target.decided and not final:
+        return None
+    if target.phase in _AFTER:
+        return Label(_AFTER[target.phase], "order")
+    return Label("unknown", "none", f"the target pass before it is {target.phase}, so extend or draft_extend")
+
+
+def _without_order(made: Open, habits: Habits, lives: Lives, *, final: bool) -> Label | None:
+    """Label a target pass where the records around it cannot be told from those of other rounds: by its rows."""
+    rows, tokens = made.rows, draft_tokens_of(made, lives)
+    if _no_verify(made, habits, lives):
+        return Label("extend", "rows")
+    if rows is not None and rows <= habits.captured_rows:
+        return Label("extend", "server")
+    reason = f"{rows} rows fit an extend and a verify, and several writers print the same text in pass after pass"
+    if not lives.prefill_lines or tokens is None:
+        return Label("unknown", "none", reason)
+    one: Round | None = made.round
+    beyond = one
+    for _ in range(REACH):
+        beyond = beyond.next if beyond is not None else None
+    if beyond is not None and beyond.left:
+        lines = [line for line in lives.prefills if _names(line, made)]
+        if lines and _no_verify_heard(made.round, habits, lives):
+            lines[0].taken = True
+            return Label("extend", "server")
+        others = 0
+        while one is not None and (one := one.next) is not None:
+            others += one.target.rows == rows and not one.target.decided and _no_verify_heard(one, habits, lives)
+        if len(lines) <= others:
+            return Label("verify", "server")
+    return Label("unknown", "none", reason) if final else None
+
+
+def _names(line: Prefill, made: Open) -> bool:
+    """Tell whether a Prefill line may be that of a target pass of a round."""
+    return not line.taken and line.new_token == made.rows and line.offset > made.round.edge
+
+
+def _no_verify_heard(one: Round, habits: Habits, lives: Lives) -> bool:
+    """Tell whether a round is none of a verify: nobody printed what the writer ahead must have printed around one."""
+    rows, tokens = one.target.rows, draft_tokens_of(one.target, lives)
+    if rows is None or tokens is None or one.next is None:
+        return False
+    if habits.version == "v2" and one.target.group.form.outputs and ("output", rows) not in one.heard:
+        return True
+    if one.heard_before is None or not habits.decodes or (_steps(one.target, lives) or 0) < 2:
+        return False
+    return ("decode", rows // tokens * (lives.here.topk or 1)) not in one.heard_before
 
 
 def _draft(made: Open, habits: Habits, lives: Lives, *, final: bool) -> Label | None:
