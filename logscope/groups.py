@@ -48,6 +48,9 @@ _AHEAD = 256
 _BEHIND = 32
 
 
+_SEVERAL = "several writers print the same text in pass after pass, so their order cannot be told"
+
+
 class Doubt:
     """A copy that several passes may have printed: it belongs to none of them unless they are of one phase.
 
@@ -515,13 +518,16 @@ class Group:
         None where no round may have it.
         """
         rounds = self._rounds
-        options = rounds.options(payload) if rounds is not None else []
-        if rounds is None or not options or rounds.last is None:
+        last = rounds.last if rounds is not None else None
+        if rounds is None or last is None:
+            return None
+        last.hear(payload)
+        options = rounds.options(payload)
+        if not options:
             return None
         if self._spare:
             self._settle_spare(payload, role)
-        last = rounds.last
-        last.hear(payload)
+            last = rounds.last or last
         place = rounds.place(options, payload)
         if place is None:
             return False
@@ -1241,6 +1247,8 @@ class Group:
                         made.end = None
                     else:
                         made.join = made.joined = None
+                else:
+                    made.phase, made.evidence, made.reason = "unknown", "none", _SEVERAL
 
     def _even_out(self, made: Open) -> None:
         """Count the ``forward_end`` copies of a pass by what stands around them, where their places are in doubt.

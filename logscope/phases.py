@@ -268,10 +268,13 @@ def _without_order(made: Open, habits: Habits, lives: Lives, *, final: bool) -> 
         if lines and _no_verify_heard(made.round, habits, lives):
             lines[0].taken = True
             return Label("extend", "server")
-        others = 0
-        while one is not None and (one := one.next) is not None:
-            others += one.target.rows == rows and not one.target.decided and _no_verify_heard(one, habits, lives)
-        if len(lines) <= others:
+        while lines and one is not None and (one := one.next) is not None:
+            # A line that is another round's, which is no verify, is not this one's.
+            if one.target.rows == rows and not one.target.decided and _no_verify_heard(one, habits, lives):
+                other = next((line for line in lines if line.offset > one.edge), None)
+                if other is not None:
+                    lines.remove(other)
+        if not lines:
             return Label("verify", "server")
     return Label("unknown", "none", reason) if final else None
 

@@ -283,10 +283,15 @@ class Rounds:
         """Tell whether some writer stands before such a record of a decode step, where all are known."""
         reached = one.entered
         for where, made in one.passes():
+            there = where != DECODE
             for slot in made.slots:
-                if where == DECODE and Form.rank(slot.payload) == rank and slot.total < reached:
-                    return True
+                if not there and (at := Form.rank(slot.payload)) is not None and at >= rank:
+                    if slot.total < reached or at > rank:
+                        return True
+                    there = True
                 reached = slot.total
+            if not there and reached:
+                return True
         left = one.next.entered if one.next is not None else 0
         return self._form.begins("draft", rank) and reached > left
 
