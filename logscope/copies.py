@@ -15,6 +15,8 @@ from logscope.model import CAPTURE_EVENTS, Record, num_aux
 # The order of the records that are no captures within a pass (captures have their layer).
 _END, _JOIN = 1 << 30, (1 << 30) + 1
 _USABLE = ("whole", "partial")
+# So many first values make a record one of a kind.
+_TELLING = 3
 _DRAFT_RANK = {"forward": 0, "fc": 1, "fc_output": 2}
 
 if TYPE_CHECKING:
@@ -128,13 +130,18 @@ def text_key(payload: Payload) -> tuple[Any, ...]:
 
 
 def unmistakable(payload: Payload) -> bool:
-    """Tell whether its values make it one of a kind: a finite norm that is not zero.
+    """Tell whether its values make it one of a kind: a finite norm that is not zero, or such first values.
 
-    Records without a norm, and nan or all-zero ones, are printed again word for word by later passes.
+    Records without values, and nan or all-zero ones, are printed again word for word by later passes. A joined state
+    with a nan in a later part has a norm of nan, and first values like no other.
     """
-    norm = payload.norm
+    if payload.intact not in _USABLE:
+        return False
     # x - x is 0 for every finite x.
-    return norm is not None and norm != 0.0 and norm - norm == 0.0 and payload.intact in _USABLE
+    norm, head = payload.norm, payload.head
+    if norm is not None and norm != 0.0 and norm - norm == 0.0:
+        return True
+    return norm != 0.0 and head is not None and sum(value != 0.0 and value - value == 0.0 for value in head) >= _TELLING
 
 
 def compatible(one: Payload, other: Payload) -> bool:

@@ -503,7 +503,11 @@ class Group:
             at: int | None = None
         else:
             repeats = not clear or key in self._repeated
-            made, at = self._unfinished(payload, role, clear=clear, repeats=repeats)
+            made = at = None
+            if clear and self._rounds is not None:
+                made, at = self._rounds.lacking(payload)
+            if made is None:
+                made, at = self._unfinished(payload, role, clear=clear, repeats=repeats)
         if made is None and current is not None and key not in self._repeated:
             home = self._twin(payload, current)
             if home is not None:
@@ -548,7 +552,7 @@ class Group:
         if len(options) > 1:
             for other in options:
                 other.round.doubtful.add(other.part)
-            if option.round is not last and options[-1].round is last and payload.event != "forward_end":
+            if last in (option.round, options[-1].round) and payload.event != "forward_end":
                 last.blurred = True
             doubt = Doubt(occurrence, slot, options)
             self._doubts.setdefault(slot, []).append(doubt)
@@ -659,8 +663,8 @@ class Group:
                 if kind_of(slot.payload) != kind or slot.total >= self.number:
                     continue
                 alike = payload.head and slot.payload.head and near(payload, slot.payload)
-                # Dummy passes of other rows differ in them alone.
-                here = made is current and not whole and (made.region is None or payload.rows == made.rows)
+                # What has another shape is of another pass: dummy passes of other rows differ in them alone.
+                here = made is current and not whole and payload.shape == slot.payload.shape
                 if alike or compatible(payload, slot.payload) or here:
                     return slot
         return None

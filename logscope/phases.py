@@ -17,7 +17,6 @@ from dataclasses import dataclass, field
 from math import gcd
 from typing import TYPE_CHECKING, NamedTuple
 
-from logscope.rounds import REACH
 from logscope.segments import ANY, MOST_DRAFT_TOKENS
 
 if TYPE_CHECKING:
@@ -40,7 +39,10 @@ MODE_NAMES: dict[str, Phase] = {
     "idle": "idle",
 }
 _MODE_KEYS = frozenset({"forward_mode", "mode", "phase", "fmode", "forward_batch_mode"})
-_AFTER: dict[Phase, Phase] = {"extend": "extend", "verify": "draft_extend"}
+# The phase of a draft pass by that of the target pass before it.
+AFTER: dict[Phase, Phase] = {"extend": "extend", "verify": "draft_extend"}
+# A Prefill line stands before its extend, or up to so many target passes behind its beginning.
+REACH = 3
 
 
 class Label(NamedTuple):
@@ -228,9 +230,10 @@ def decide(made: Open, habits: Habits, lives: Lives, *, final: bool) -> Label | 
         return Label(
             "unknown", "none", "several writers print the same text in pass after pass, so their order cannot be told"
         )
-    if made.by_round:
-        return _by_round(made, final=final)
-    if made.role == "target" and made.round is not None and (made.round.blurred or made.round.blurred_before):
+    if made.round is not None and (made.by_round or made.round.blurred or made.round.blurred_before):
+        # What stands around it may be another round's.
+        if made.role == "draft":
+            return _by_round(made, final=final)
         return _without_order(made, habits, lives, final=final)
     if made.role == "draft":
         return _draft(made, habits, lives, final=final)
@@ -244,8 +247,8 @@ def _by_round(made: Open, *, final: bool) -> Label | None:
     target = made.round.target
     if not target.decided and not final:
         return None
-    if target.phase in _AFTER:
-        return Label(_AFTER[target.phase], "order")
+    if target.phase in AFTER:
+        return Label(AFTER[target.phase], "order")
     return Label("unknown", "none", f"the target pass before it is {target.phase}, so extend or draft_extend")
 
 
@@ -303,8 +306,8 @@ def _draft(made: Open, habits: Habits, lives: Lives, *, final: bool) -> Label | 
     if back is not None and back.role == "target":
         if made.wide is False and habits.wide and _lost_between(made, back, habits, lives):
             return Label("unknown", "none", "it is no draft pass of the target pass before it: lines between are lost")
-        if back.phase in _AFTER:
-            return Label(_AFTER[back.phase], "printed" if back.evidence == "printed" else "order")
+        if back.phase in AFTER:
+            return Label(AFTER[back.phase], "printed" if back.evidence == "printed" else "order")
         return Label("unknown", "none", f"the target pass before it is {back.phase}, so extend or draft_extend")
     if back is not None and not made.wide and back.rows != 0 and (made.wide is False or habits.targets):
         return Label("decode", "order")
@@ -573,7 +576,7 @@ def _captured(made: Open, habits: Habits, lives: Lives, *, final: bool) -> Label
 def _alone(made: Open, habits: Habits, lives: Lives, *, final: bool) -> Label | None:
     """Label a target pass of a log in which no draft prints: server lines and rows are all there is."""
     rows, tokens = made.rows, draft_tokens_of(made, lives)
-    if not final and _later(made, _FAR if made.group.several else _REACH) is None:
+    if not final and _later(made, _FAR if made.group.several else REACH) is None:
         return None  # Its Prefill line may stand behind passes that are still to come.
     line = _prefill_of(made, habits, lives)
     if line is not None:
@@ -620,8 +623,6 @@ def _alone(made: Open, habits: Habits, lives: Lives, *, final: bool) -> Label | 
     return Label("unknown", "none", f"{rows} rows fit an extend and a verify of {tokens} draft tokens a request")
 
 
-# A Prefill line stands before its extend, or up to so many target passes behind its beginning.
-_REACH = 3
 # With several writers, of which one logs, it stands so many before or behind it: they run apart.
 _FAR = 16
 
@@ -640,7 +641,7 @@ def _places(made: Open, lives: Lives) -> dict[int, Prefill]:
     places: dict[int, Prefill] = {}
     edges = [made.back.offset if made.back is not None else -1, made.offset]
     later: Open | None = made
-    for _ in range(_REACH):
+    for _ in range(REACH):
         later = _later(later, 1)
         edges.append(later.offset if later is not None else 1 << 62)
     for prefill in lives.prefills:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from logscope.copies import Form, kind_of, text_key, unmistakable
 from logscope.model import num_aux
+from logscope.phases import AFTER, REACH, no_verify
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -29,11 +30,8 @@ if TYPE_CHECKING:
     from logscope.phases import Habits
     from logscope.segments import Lives
 
-# What the server says of a pass stands no farther from it than so many passes of the target.
-REACH = 3
 TARGET, WIDE, DECODE = range(3)
-_AFTER: dict[Phase, Phase] = {"extend": "extend", "verify": "draft_extend"}
-_ANY_PHASE: frozenset[Phase] = frozenset(_AFTER)
+_ANY_PHASE: frozenset[Phase] = frozenset(AFTER)
 _EXTEND: frozenset[Phase] = frozenset(("extend",))
 _VERIFY: frozenset[Phase] = frozenset(("verify",))
 
@@ -131,9 +129,9 @@ class Option:
         phase = self.round.target.phase
         if self.part == TARGET:
             return phase
-        if phase in _AFTER and phase not in self.fits:
+        if phase in AFTER and phase not in self.fits:
             return None
-        return _AFTER.get(phase, "unknown")
+        return AFTER.get(phase, "unknown")
 
     @property
     def segment(self) -> Any:
@@ -215,12 +213,15 @@ class Rounds:
         rank = Form.rank(payload)
         if rank is None:
             return []
-        return [
-            Option(one, part, fits)
-            for one in self._rounds
-            for part, fits in self._parts(one, payload)
-            if self._somebody(one, part, rank)
-        ]
+        return [option for option in self._printing(payload) if self._somebody(option.round, option.part, rank)]
+
+    def _printing(self, payload: Payload) -> Iterator[Option]:
+        """Yield the rounds that print such a record, in order, whoever stands there now."""
+        for one in self._rounds:
+            for part, fits in self._parts(one, payload):
+                # What stands before it is there, unless it was taken for another round's.
+                if part != TARGET or one.blurred or self._form.due(one.target, payload, clear=True):
+                    yield Option(one, part, fits)
 
     def _parts(self, one: Round, payload: Payload) -> Iterator[tuple[int, frozenset[Phase]]]:
         """Yield the parts of a round that print such a record, as far as its rows tell, and with which phases."""
@@ -296,13 +297,25 @@ class Rounds:
         return self._form.begins("draft", rank) and reached > left
 
     def place(self, options: list[Option], payload: Payload) -> Place | None:
-        """Return the first place with room for a record among its options; None when no place has."""
+        """Return the first place with room for a record among its options; None when no place has.
+
+        Those where the rows of the target pass suit come before those where it would have to be an extend by chance.
+        Where none has room, a copy was put into one of them that another round lacks: that one takes this in its stead.
+        """
         key = text_key(payload)
-        for option in options:
-            found = self._place_in(option, payload, key)
-            if found is not None:
-                return found
+        for rounds in (options, self._printing(payload)):
+            for option in sorted(rounds, key=lambda option: not self._likely(option)):
+                found = self._place_in(option, payload, key)
+                if found is not None:
+                    return found
         return None
+
+    def _likely(self, option: Option) -> bool:
+        target, verified = option.round.target, 0 if self._lives.adaptive else self._habits.verify_rows
+        if option.part != WIDE or target.rows is None:
+            return True
+        extend = no_verify(target.rows, self._lives.draft_tokens, verified)
+        return ("extend" if extend else "verify") in option.fits
 
     def _place_in(self, option: Option, payload: Payload, key: tuple[Any, ...]) -> Place | None:
         one, part = option.round, option.part
@@ -334,6 +347,25 @@ class Rounds:
         if part == TARGET or not reached:
             return None
         return Place(option) if self._begins(one, part, payload) else None
+
+    def lacking(self, payload: Payload) -> tuple[Open | None, int | None]:
+        """Return the pass of the last round that a new record goes on with, and where, whatever it seems to lack.
+
+        What is one of a kind is printed first by the writer ahead; what it printed before may have been taken for
+        another round's.
+        """
+        one, rank = self.last, Form.rank(payload)
+        if one is None or not one.blurred or rank is None or self._form.opens(payload):
+            return None, None
+        output = payload.event == "aux_concat" and num_aux(payload) == 1
+        draft = output or payload.event in ("fc_output", "fc")
+        made = one.wide if draft else one.target
+        if made is None or (payload.rows != made.rows and not output) or (draft and one.decodes):
+            return None, None
+        ranks = [Form.rank(slot.payload) for slot in made.slots]
+        if rank in ranks:
+            return None, None
+        return made, next((at for at, other in enumerate(ranks) if other is not None and other > rank), None)
 
     def _fits(self, made: Open, payload: Payload, part: int) -> bool:
         """Tell whether a pass may have a record it lacks."""
