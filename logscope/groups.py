@@ -538,7 +538,7 @@ class Group:
         option, slot, made, at = place
         if slot is not None:
             slot.copies += 1
-            if self._keep or len(options) > 1:
+            if self._keep or len(options) > 1 or option not in options:
                 slot.others.append(occurrence)
         else:
             slot = Slot(occurrence)
@@ -549,7 +549,7 @@ class Group:
                 rounds.join(made, option)
             self._chain(slot, made, option.round.before_pass(made))
             self._vague.setdefault(key, []).append(slot)
-        if len(options) > 1:
+        if len(options) > 1 or option not in options:
             for other in options:
                 other.round.doubtful.add(other.part)
             if last in (option.round, options[-1].round) and payload.event != "forward_end":

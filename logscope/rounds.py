@@ -101,7 +101,7 @@ class Round:
         return next((slot.total for slot in self.target.slots if slot.key is not None), 0)
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, frozen=True)
 class Option:
     """A round in which a record may have been printed, and in which of its parts.
 
