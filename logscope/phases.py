@@ -267,7 +267,8 @@ def _without_order(made: Open, habits: Habits, lives: Lives, *, final: bool) -> 
     for _ in range(REACH):
         beyond = beyond.next if beyond is not None else None
     if beyond is not None and beyond.left:
-        lines = [line for line in lives.prefills if _names(line, made)]
+        lines = [line for line in lives.prefills if made.round.edge < line.offset <= beyond.said]
+        lines = [line for line in lines if line.new_token == rows and not line.taken]
         if lines and _no_verify_heard(made.round, habits, lives):
             lines[0].taken = True
             return Label("extend", "server")
@@ -280,11 +281,6 @@ def _without_order(made: Open, habits: Habits, lives: Lives, *, final: bool) -> 
         if not lines:
             return Label("verify", "server")
     return Label("unknown", "none", reason) if final else None
-
-
-def _names(line: Prefill, made: Open) -> bool:
-    """Tell whether a Prefill line may be that of a target pass of a round."""
-    return not line.taken and line.new_token == made.rows and line.offset > made.round.edge
 
 
 def _no_verify_heard(one: Round, habits: Habits, lives: Lives) -> bool:

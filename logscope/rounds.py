@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from logscope.phases import Habits
     from logscope.segments import Lives
 
+# Writers so many rounds apart may print a text again before all have printed it: no order is told any more.
+_FAR_APART = 32
 TARGET, WIDE, DECODE = range(3)
 _ANY_PHASE: frozenset[Phase] = frozenset(AFTER)
 _EXTEND: frozenset[Phase] = frozenset(("extend",))
@@ -43,8 +45,9 @@ class Round:
     blurred, blurred_before
         the writer that is ahead may have printed records here, or in the round before, that were taken for those of
         another round.
-    edge, left
-        the byte offset behind which what the server says of it stands; whether all writers have left it.
+    edge, left, said
+        the byte offset behind which what the server says of it stands; whether all writers have left it, and the last
+        Prefill line before they had.
     heard, heard_before
         the draft's inputs and outputs, with their rows, that anybody printed while it, or the round before, was the
         last one: the writer ahead printed no others.
@@ -60,6 +63,7 @@ class Round:
     blurred_before: bool = False
     edge: int = -1
     left: bool = False
+    said: int = -1
     heard: set[tuple[str, int | None]] = field(default_factory=set)
     heard_before: set[tuple[str, int | None]] | None = None
     doubtful: set[int] = field(default_factory=set)
@@ -180,6 +184,7 @@ class Rounds:
                     made.round.blurred_before = last.blurred
                     made.round.heard_before = last.heard
                     made.round.edge = rounds[-min(len(rounds), REACH)].target.offset
+                    made.blurred = last.blurred and len(rounds) >= _FAR_APART
                 rounds.append(made.round)
             else:
                 rounds.clear()  # Nothing tells who stands before it.
@@ -201,7 +206,9 @@ class Rounds:
         """Let go of the rounds that all writers have left: they have come to a pass with this index."""
         rounds = self._rounds
         while len(rounds) > 1 and rounds[1].target.index <= index:
-            rounds.popleft().left = True
+            gone = rounds.popleft()
+            gone.left = True
+            gone.said = self._lives.prefills[-1].offset if self._lives.prefills else -1
 
     @property
     def last(self) -> Round | None:
