@@ -245,7 +245,7 @@ class Group:
     def _place_unmarked(self, occurrence: Occurrence, payload: Payload, role: Role | None) -> bool:
         clear = unmistakable(payload)
         key = text_key(payload)
-        if not clear and payload.usable and self._rounds is not None and self.scene.lives.region is None:
+        if not clear and payload.usable and self._rounds is not None and key not in self._dummies:
             placed = self._take_in_round(occurrence, payload, role, key)
             if placed is not None:
                 return placed
@@ -523,7 +523,7 @@ class Group:
         """
         rounds = self._rounds
         last = rounds.last if rounds is not None else None
-        if rounds is None or last is None:
+        if rounds is None or last is None or (payload.event == "forward_end" and not rounds.vague):
             return None
         last.hear(payload)
         options = rounds.options(payload)

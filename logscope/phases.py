@@ -262,25 +262,32 @@ def _without_order(made: Open, habits: Habits, lives: Lives, *, final: bool) -> 
     reason = f"{rows} rows fit an extend and a verify, and several writers print the same text in pass after pass"
     if not lives.prefill_lines or tokens is None:
         return Label("unknown", "none", reason)
-    one: Round | None = made.round
-    beyond = one
-    for _ in range(REACH):
-        beyond = beyond.next if beyond is not None else None
-    if beyond is not None and beyond.left:
-        lines = [line for line in lives.prefills if made.round.edge < line.offset <= beyond.said]
-        lines = [line for line in lines if line.new_token == rows and not line.taken]
+    lines = _lines_of(made.round, lives)
+    if lines is not None:
         if lines and _no_verify_heard(made.round, habits, lives):
-            lines[0].taken = True
+            lines[0].taken = len(lines) == 1
             return Label("extend", "server")
+        one: Round | None = made.round
         while lines and one is not None and (one := one.next) is not None:
-            # A line that is another round's, which is no verify, is not this one's.
+            # A line that can only be another round's, which is no verify, is not this one's.
             if one.target.rows == rows and not one.target.decided and _no_verify_heard(one, habits, lives):
-                other = next((line for line in lines if line.offset > one.edge), None)
-                if other is not None:
-                    lines.remove(other)
+                other = _lines_of(one, lives)
+                if other is not None and len(other) == 1 and other[0] in lines:
+                    lines.remove(other[0])
         if not lines:
             return Label("verify", "server")
     return Label("unknown", "none", reason) if final else None
+
+
+def _lines_of(one: Round, lives: Lives) -> list[Prefill] | None:
+    """Return the Prefill lines that may be a round's; None while more may come."""
+    beyond: Round | None = one
+    for _ in range(REACH):
+        beyond = beyond.next if beyond is not None else None
+    if beyond is None or not beyond.left:
+        return None
+    near = (line for line in lives.prefills if one.edge < line.offset <= beyond.said)
+    return [line for line in near if line.new_token == one.target.rows and not line.taken]
 
 
 def _no_verify_heard(one: Round, habits: Habits, lives: Lives) -> bool:

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 from logscope.copies import Form, kind_of, text_key, unmistakable
-from logscope.model import num_aux
+from logscope.model import CAPTURE_EVENTS, num_aux
 from logscope.phases import AFTER, REACH, no_verify
 
 if TYPE_CHECKING:
@@ -214,6 +214,15 @@ class Rounds:
     def last(self) -> Round | None:
         """The round of the writer that is ahead."""
         return self._rounds[-1] if self._rounds else None
+
+    @property
+    def vague(self) -> bool:
+        """Whether some capture in a round is not one of a kind."""
+        return any(
+            slot.key is None and slot.payload.event in CAPTURE_EVENTS
+            for one in self._rounds
+            for slot in one.target.slots
+        )
 
     def options(self, payload: Payload) -> list[Option]:
         """Return the rounds in which a record may have been printed, in order."""
