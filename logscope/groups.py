@@ -657,7 +657,9 @@ class Group:
         A norm alone is no such value: those of other passes are often as near.
         """
         kind = kind_of(payload)
-        whole = self._whole(current)
+        last = self._rounds.last if self._rounds is not None else None
+        # What a pass lacks may have been taken for another round's.
+        whole = self._whole(current) or (last is not None and last.blurred)
         for made in (current,) if whole else self._not_left():
             for slot in made.slots:
                 if kind_of(slot.payload) != kind or slot.total >= self.number:
@@ -906,7 +908,7 @@ class Group:
         made.add(slot, payload, at)
         if len(made.slots) == 1 and self._mixed and self.tangle is None and made.region is None:
             if self._rounds is None:
-                self._rounds = Rounds(self.form, self.habits, self.scene.lives)
+                self._rounds = Rounds(self.form, self.habits, self.scene.lives, self.number)
             self._rounds.began(made, payload)
         if self._rounds is not None and self._rounds.last is not None:
             self._rounds.last.hear(payload)

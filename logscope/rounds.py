@@ -166,10 +166,11 @@ class Place(NamedTuple):
 class Rounds:
     """The rounds that some writer may still be in."""
 
-    def __init__(self, form: Form, habits: Habits, lives: Lives) -> None:
+    def __init__(self, form: Form, habits: Habits, lives: Lives, writers: int) -> None:
         self._form = form
         self._habits = habits
         self._lives = lives
+        self._writers = writers
         self._rounds: deque[Round] = deque()
 
     def began(self, made: Open, payload: Payload) -> None:
@@ -355,7 +356,7 @@ class Rounds:
                     break
                 reached = slot.total
             if there is not None:
-                if text_key(there.payload) == key and there.total < reached:
+                if text_key(there.payload) == key and there.total < min(reached, self._writers):
                     return Place(option, slot=there)
             elif reached > 0 and self._fits(made, payload, part):
                 return Place(option, made=made, at=at)
