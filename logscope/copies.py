@@ -419,6 +419,8 @@ class Census:
             return False
         if self._usual == self.tp_size:
             return True
+        if any(count > usual and count % usual for count in self._belated.values()):
+            return False  # Some writers have not come to what is served.
         return before == self._usual and (self.tp_size is None or self._usual > self.tp_size)
 
     def _by_runs(self, tp_size: int | None) -> tuple[int | None, str]:

@@ -460,9 +460,7 @@ class Group:
         at = next((at for at, slot in enumerate(slots) if slot is None or slot.total < self.number), 0)
         slot = self._put(owners[at], slots[at], occurrence, payload, key)
         if slot is not None and len(owners) > 1:
-            doubt = Doubt(occurrence, slot, owners)
-            self._doubts.setdefault(slot, []).append(doubt)
-            self.scene.queue.append(doubt)
+            self._doubt(occurrence, slot, owners)
             for made in owners:
                 made.doubted = True
 
@@ -554,10 +552,14 @@ class Group:
                 other.round.doubtful.add(other.part)
             if last in (option.round, options[-1].round) and payload.event != "forward_end":
                 last.blurred = True
-            doubt = Doubt(occurrence, slot, options)
-            self._doubts.setdefault(slot, []).append(doubt)
-            self.scene.queue.append(doubt)
+            self._doubt(occurrence, slot, options)
         return True
+
+    def _doubt(self, occurrence: Occurrence, slot: Slot, owners: Sequence[Open | Option]) -> None:
+        """Doubt a copy that was put into a slot: it may be that of any of the owners."""
+        doubt = Doubt(occurrence, slot, owners)
+        self._doubts.setdefault(slot, []).append(doubt)
+        self.scene.queue.append(doubt)
 
     def _begin_in_round(self, option: Option, occurrence: Occurrence) -> Open:
         """Begin a draft pass of a round: behind what the writer ahead has printed, or, found late, beside it."""
@@ -1060,8 +1062,10 @@ class Group:
         It begins or ends in the middle, though its late records have been found by now; or all its records are such
         that other passes print word for word, so that nothing shows where it stands.
         """
-        if made.region is not None or not made.index or made.round is not None:
+        if made.region is not None or not made.index:
             return False
+        if made.round is not None and (made.by_round or made.round.blurred or made.round.blurred_before):
+            return False  # What it lacks may have been taken for another round's.
         whole = self._whole(made) and self.form.begins(made.role, made.first_rank)
         return not whole or all(slot.key is None or slot.again for slot in made.slots)
 

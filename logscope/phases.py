@@ -297,9 +297,10 @@ def _no_verify_heard(one: Round, habits: Habits, lives: Lives) -> bool:
         return False
     if habits.version == "v2" and one.target.group.form.outputs and ("output", rows) not in one.heard:
         return True
-    if one.heard_before is None or not habits.decodes or (_steps(one.target, lives) or 0) < 2:
+    topk = lives.here.topk
+    if one.heard_before is None or not habits.decodes or topk is None or (_steps(one.target, lives) or 0) < 2:
         return False
-    return ("decode", rows // tokens * (lives.here.topk or 1)) not in one.heard_before
+    return ("decode", rows // tokens * topk) not in one.heard_before
 
 
 def _draft(made: Open, habits: Habits, lives: Lives, *, final: bool) -> Label | None:

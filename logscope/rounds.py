@@ -274,10 +274,10 @@ class Rounds:
         steps = lives.here.num_steps
         if steps == 1 and not lives.adaptive:
             return False
-        tokens = lives.draft_tokens
-        if after is None or tokens is None or after.target.rows is None or rows is None or lives.adaptive:
+        tokens, topk = lives.draft_tokens, lives.here.topk
+        if lives.adaptive or after is None or None in (tokens, topk, rows, after.target.rows):
             return True
-        return rows * tokens == after.target.rows * (lives.here.topk or 1)
+        return rows * tokens == after.target.rows * topk
 
     def _somebody(self, one: Round, part: int, rank: int) -> bool:
         """Tell whether some writer may stand before such a record: more came to the last sure one than to the next."""
@@ -341,7 +341,7 @@ class Rounds:
         for where, made in one.passes():
             if where > part:
                 break
-            if where < part:
+            if where < part or made.done:
                 reached = made.slots[-1].total
                 continue
             at = len(made.slots)
@@ -361,7 +361,7 @@ class Rounds:
             elif reached > 0 and self._fits(made, payload, part):
                 return Place(option, made=made, at=at)
             reached = made.slots[-1].total
-        if part == TARGET or not reached:
+        if part == TARGET or not reached or (one.left and one.target.done):
             return None
         return Place(option) if self._begins(one, part, payload) else None
 
