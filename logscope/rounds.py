@@ -185,7 +185,7 @@ class Rounds:
                     made.round.blurred_before = last.blurred
                     made.round.heard_before = last.heard
                     made.round.edge = rounds[-min(len(rounds), REACH)].target.offset
-                    made.blurred = last.blurred and len(rounds) >= _FAR_APART
+                    made.blurred |= last.blurred and len(rounds) >= _FAR_APART
                 rounds.append(made.round)
             else:
                 rounds.clear()  # Nothing tells who stands before it.
