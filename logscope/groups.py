@@ -39,6 +39,10 @@ WINDOW = 4096
 UNCOUNTED = 1 << 30
 # So many passes before a disorder are in doubt with it.
 BLUR = 4
+# So many records tell that nobody stands before the next one.
+_CERTAIN = 3
+# So many disorders within so many rounds, and no order is told from here on.
+_DISORDERS, _AMONG = 3, 16
 # A writer that fits nowhere is followed once it prints so many records and nobody else any.
 _LONE = 64
 # A marked writer has fallen silent when the log goes on for so many passes without it.
@@ -173,6 +177,7 @@ class Group:
         self._live: deque[Open] = deque()
         self._left = -1  # passes before this one have been left by every writer
         self._blurred = False
+        self._disorders: deque[int] = deque(maxlen=_DISORDERS)  # rounds that showed one
         self._served = False
         self._serving = False
         self._warm = 0
@@ -738,6 +743,13 @@ class Group:
         A pass that begins in the middle, or ends there, shows that the order in which records are found is not the
         one in which any writer prints them.
         """
+        one = made.round
+        if one is not None and not self._blurred:
+            # A text that is seldom printed again was: what tells a round from another by order is in doubt here.
+            self._disorders.append(one.number)
+            if self._disorders[0] < one.number - _AMONG or len(self._disorders) < _DISORDERS:
+                one.blur()
+                return
         self._blurred = True
         for other in self._pending:
             if other.index >= made.index - BLUR:
@@ -1306,11 +1318,18 @@ def _role_of_move(payload: Payload, move: Move) -> Role:
 
 
 def _stands_before(slot: Slot) -> bool:
-    """Tell whether some writer may be about to print a record: more have printed the last certain one before it."""
-    back = slot.back
-    while back is not None and back.key is None:
+    """Tell whether some writer may be about to print a record: more have printed one of the last certain ones.
+
+    One alone does not tell: where a copy of it is lost, a writer seems to have gone by.
+    """
+    back, seen = slot.back, 0
+    while back is not None and seen < _CERTAIN:
+        if back.key is not None:
+            if back.total > slot.total:
+                return True
+            seen += 1
         back = back.back
-    return back is None or back.total > slot.total
+    return seen < _CERTAIN
 
 
 def _copies_of(slot: Slot | None) -> int:

@@ -244,6 +244,8 @@ def _by_round(made: Open, *, final: bool) -> Label | None:
     """Label a draft pass whose records were placed by round (rounds.py)."""
     if made in made.round.decodes:
         return Label("decode", "rows")
+    if made is not made.round.wide:
+        return Label("unknown", "none", "its records fit more than one step of a round")
     target = made.round.target
     if not target.decided and not final:
         return None
@@ -293,7 +295,7 @@ def _lines_of(one: Round, lives: Lives) -> list[Prefill] | None:
 def _no_verify_heard(one: Round, habits: Habits, lives: Lives) -> bool:
     """Tell whether a round is none of a verify: nobody printed what the writer ahead must have printed around one."""
     rows, tokens = one.target.rows, draft_tokens_of(one.target, lives)
-    if rows is None or tokens is None or one.next is None:
+    if rows is None or tokens is None or one.next is None or one.heard is None:
         return False
     if habits.version == "v2" and one.target.group.form.outputs and ("output", rows) not in one.heard:
         return True

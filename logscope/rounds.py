@@ -56,6 +56,7 @@ class Round:
     """
 
     target: Open
+    number: int = 0
     next: Round | None = None
     wide: Open | None = None
     decodes: list[Open] = field(default_factory=list)
@@ -64,7 +65,7 @@ class Round:
     edge: int = -1
     left: bool = False
     said: int = -1
-    heard: set[tuple[str, int | None]] = field(default_factory=set)
+    heard: set[tuple[str, int | None]] | None = field(default_factory=set)
     heard_before: set[tuple[str, int | None]] | None = None
     doubtful: set[int] = field(default_factory=set)
 
@@ -76,6 +77,14 @@ class Round:
         for made in self.decodes:
             yield DECODE, made
 
+    def blur(self) -> None:
+        """Doubt what the writer ahead has printed in it: something was taken for a copy that was none."""
+        self.blurred = True
+        self.heard = None
+        if self.next is not None:
+            self.next.blurred_before = True
+            self.next.heard_before = None
+
     def drop(self, made: Open) -> None:
         """Let go of a pass that is handed out."""
         if made is self.wide:
@@ -85,6 +94,8 @@ class Round:
 
     def hear(self, payload: Payload) -> None:
         """Note what somebody prints while it is the last round."""
+        if self.heard is None:
+            return
         if payload.event == "forward":
             self.heard.add(("decode" if is_narrow(payload) else "read", payload.rows))
         elif payload.event == "aux_concat" and num_aux(payload) == 1:
@@ -172,6 +183,7 @@ class Rounds:
         self._lives = lives
         self._writers = writers
         self._rounds: deque[Round] = deque()
+        self._number = 0
 
     def began(self, made: Open, payload: Payload) -> None:
         """Note a pass that the writer ahead has begun with a record."""
@@ -179,7 +191,8 @@ class Rounds:
         last = rounds[-1] if rounds else None
         if made.role == "target":
             if unmistakable(payload):
-                made.round = Round(made)
+                self._number += 1
+                made.round = Round(made, self._number)
                 if last is not None:
                     last.next = made.round
                     made.round.blurred_before = last.blurred
@@ -190,16 +203,21 @@ class Rounds:
             else:
                 rounds.clear()  # Nothing tells who stands before it.
         elif last is not None:
-            self._join(made, last, DECODE if made.wide is False else WIDE)
+            part: int | None = WIDE
+            if made.wide is None:
+                part = DECODE if last.wide is not None else None
+            elif not made.wide:
+                part = DECODE
+            self._join(made, last, part)
 
     def join(self, made: Open, option: Option) -> None:
         """Note a draft pass that was found in a round."""
         self._join(made, option.round, option.part)
 
-    def _join(self, made: Open, one: Round, part: int) -> None:
+    def _join(self, made: Open, one: Round, part: int | None) -> None:
         if part == DECODE:
             one.decodes.append(made)
-        elif one.wide is None:
+        elif part == WIDE and one.wide is None:
             one.wide = made
         made.round = one
 
