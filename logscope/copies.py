@@ -180,7 +180,7 @@ class Form:
     Kinds have a rank: their order within a pass. None: no such pass is printed.
     """
 
-    __slots__ = ("_first", "_last", "ended", "fc", "joins", "layers", "outputs")
+    __slots__ = ("_first", "_last", "ended", "fc", "forwards", "joins", "layers", "outputs")
 
     def __init__(self, kinds: Counter[Kind]) -> None:
         target: Counter[int] = Counter()
@@ -209,6 +209,7 @@ class Form:
         self.ended = _END in common["target"]
         self.joins = _JOIN in common["target"]
         self.outputs = _JOIN in common["draft"]
+        self.forwards = _DRAFT_RANK["forward"] in common["draft"]
         self.fc = any(draft[rank] for rank in (1, 2))
 
     @staticmethod

@@ -744,11 +744,11 @@ class Group:
         one in which any writer prints them.
         """
         one = made.round
-        if one is not None and not self._blurred:
+        if one is not None and self._rounds is not None and not self._blurred:
             # A text that is seldom printed again was: what tells a round from another by order is in doubt here.
             self._disorders.append(one.number)
             if self._disorders[0] < one.number - _AMONG or len(self._disorders) < _DISORDERS:
-                one.blur()
+                self._rounds.blur(one)
                 return
         self._blurred = True
         for other in self._pending:

@@ -295,14 +295,14 @@ def _lines_of(one: Round, lives: Lives) -> list[Prefill] | None:
 def _no_verify_heard(one: Round, habits: Habits, lives: Lives) -> bool:
     """Tell whether a round is none of a verify: nobody printed what the writer ahead must have printed around one."""
     rows, tokens = one.target.rows, draft_tokens_of(one.target, lives)
-    if rows is None or tokens is None or one.next is None or one.heard is None:
-        return False
-    if habits.version == "v2" and one.target.group.form.outputs and ("output", rows) not in one.heard:
-        return True
     topk = lives.here.topk
-    if one.heard_before is None or not habits.decodes or topk is None or (_steps(one.target, lives) or 0) < 2:
+    if rows is None or tokens is None or topk is None or None in (one.next, one.heard, one.heard_before):
         return False
-    return ("decode", rows // tokens * topk) not in one.heard_before
+    # Two kinds of records: a lost line is not to tell.
+    told = habits.version == "v2" and habits.decodes and one.target.group.form.outputs
+    if not told or (_steps(one.target, lives) or 0) < 2:
+        return False
+    return ("output", rows) not in one.heard and ("decode", rows // tokens * topk) not in one.heard_before
 
 
 def _draft(made: Open, habits: Habits, lives: Lives, *, final: bool) -> Label | None:

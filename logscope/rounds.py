@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
 # Writers so many rounds apart may print a text again before all have printed it: no order is told any more.
 _FAR_APART = 32
+# A disorder in one round puts so many on either side in doubt; so many are remembered for that.
+_AROUND, _REMEMBERED = 2, 64
 TARGET, WIDE, DECODE = range(3)
 _ANY_PHASE: frozenset[Phase] = frozenset(AFTER)
 _EXTEND: frozenset[Phase] = frozenset(("extend",))
@@ -78,7 +80,7 @@ class Round:
             yield DECODE, made
 
     def blur(self) -> None:
-        """Doubt what the writer ahead has printed in it: something was taken for a copy that was none."""
+        """Doubt what the writer ahead has printed in it: something was taken for a copy that was none, or is lost."""
         self.blurred = True
         self.heard = None
         if self.next is not None:
@@ -184,6 +186,8 @@ class Rounds:
         self._writers = writers
         self._rounds: deque[Round] = deque()
         self._number = 0
+        self._recent: deque[Round] = deque(maxlen=_REMEMBERED)
+        self._blurred_to = 0
 
     def began(self, made: Open, payload: Payload) -> None:
         """Note a pass that the writer ahead has begun with a record."""
@@ -200,14 +204,17 @@ class Rounds:
                     made.round.edge = rounds[-min(len(rounds), REACH)].target.offset
                     made.blurred |= last.blurred and len(rounds) >= _FAR_APART
                 rounds.append(made.round)
+                self._recent.append(made.round)
+                if made.round.number <= self._blurred_to:
+                    made.round.blur()
             else:
                 rounds.clear()  # Nothing tells who stands before it.
         elif last is not None:
-            part: int | None = WIDE
-            if made.wide is None:
-                part = DECODE if last.wide is not None else None
-            elif not made.wide:
-                part = DECODE
+            part: int | None = DECODE
+            if made.wide or (last.wide is None and not self._form.forwards):
+                part = WIDE
+            elif made.wide is None and self._form.forwards:
+                part = None  # Its beginning is found late, or lost.
             self._join(made, last, part)
 
     def join(self, made: Open, option: Option) -> None:
@@ -220,6 +227,13 @@ class Rounds:
         elif part == WIDE and one.wide is None:
             one.wide = made
         made.round = one
+
+    def blur(self, one: Round) -> None:
+        """Doubt what was printed in a round that shows a disorder, and around it."""
+        self._blurred_to = max(self._blurred_to, one.number + _AROUND)
+        for other in self._recent:
+            if abs(other.number - one.number) <= _AROUND:
+                other.blur()
 
     def leave(self, index: int) -> None:
         """Let go of the rounds that all writers have left: they have come to a pass with this index."""
