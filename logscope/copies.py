@@ -112,6 +112,14 @@ class Slot:
         return Record(main.first, self.total, others, variants)
 
 
+def alike(home: Slot, occurrence: Occurrence) -> Slot:
+    """Take a record as what some writer printed in the place of another one, and return its slot."""
+    other = Slot(occurrence)
+    other.owner = home.owner
+    home.add_alike(other)
+    return other
+
+
 def kind_of(payload: Payload) -> Kind:
     """Return what kind of record it is: the event, its layer, and how many states an ``aux_concat`` joined."""
     return (payload.event, payload.layer, num_aux(payload) if payload.event == "aux_concat" else None)

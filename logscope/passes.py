@@ -19,8 +19,10 @@ from typing import TYPE_CHECKING, Any
 
 from logscope.assembly import KNOWN, Open
 from logscope.copies import Census, Form, text_key, unmistakable
-from logscope.groups import UNCOUNTED, Doubt, Group, Later, Scene, Writer
+from logscope.groups import UNCOUNTED, Group
 from logscope.model import Segment, ServerEvent
+from logscope.ranks import Writer
+from logscope.scene import Doubt, Later, Scene
 from logscope.segments import LOADS, PAST, STARTUP, Lives, begins_again
 
 if TYPE_CHECKING:

@@ -39,6 +39,7 @@ MODE_NAMES: dict[str, Phase] = {
     "idle": "idle",
 }
 _MODE_KEYS = frozenset({"forward_mode", "mode", "phase", "fmode", "forward_batch_mode"})
+ORDER_OPEN = "several writers print the same text in pass after pass, so their order cannot be told"
 # The phase of a draft pass by that of the target pass before it.
 AFTER: dict[Phase, Phase] = {"extend": "extend", "verify": "draft_extend"}
 # A Prefill line stands before its extend, or up to so many target passes behind its beginning.
@@ -227,9 +228,7 @@ def decide(made: Open, habits: Habits, lives: Lives, *, final: bool) -> Label | 
             return Label(phase, "order")
         return Label("unknown", "none", "it fits more than one scheduler, or more than one step of a round")
     if made.blurred and made.region is None and habits.drafts:
-        return Label(
-            "unknown", "none", "several writers print the same text in pass after pass, so their order cannot be told"
-        )
+        return Label("unknown", "none", ORDER_OPEN)
     if made.round is not None and (made.by_round or made.round.blurred or made.round.blurred_before):
         # What stands around it may be another round's.
         if made.role == "draft":
@@ -296,13 +295,14 @@ def _no_verify_heard(one: Round, habits: Habits, lives: Lives) -> bool:
     """Tell whether a round is none of a verify: nobody printed what the writer ahead must have printed around one."""
     rows, tokens = one.target.rows, draft_tokens_of(one.target, lives)
     topk = lives.here.topk
-    if rows is None or tokens is None or topk is None or None in (one.next, one.heard, one.heard_before):
+    heard, before = one.heard, one.heard_before
+    if rows is None or tokens is None or topk is None or one.next is None or heard is None or before is None:
         return False
     # Two kinds of records: a lost line is not to tell.
     told = habits.version == "v2" and habits.decodes and one.target.group.form.outputs
     if not told or (_steps(one.target, lives) or 0) < 2:
         return False
-    return ("output", rows) not in one.heard and ("decode", rows // tokens * topk) not in one.heard_before
+    return ("output", rows) not in heard and ("decode", rows // tokens * topk) not in before
 
 
 def _draft(made: Open, habits: Habits, lives: Lives, *, final: bool) -> Label | None:

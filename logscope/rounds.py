@@ -168,7 +168,7 @@ def is_narrow(payload: Payload) -> bool:
 
 
 class Place(NamedTuple):
-    """Where a record goes: as a copy of ``slot``, or new into ``made``, at a place there; into a new pass if neither."""
+    """Where a record goes: to the copies of ``slot``, or new into ``made``, at a place there; else into a new pass."""
 
     option: Option
     slot: Slot | None = None
@@ -307,9 +307,10 @@ class Rounds:
         if steps == 1 and not lives.adaptive:
             return False
         tokens, topk = lives.draft_tokens, lives.here.topk
-        if lives.adaptive or after is None or None in (tokens, topk, rows, after.target.rows):
+        if lives.adaptive or after is None or tokens is None or topk is None:
             return True
-        return rows * tokens == after.target.rows * topk
+        verified = after.target.rows
+        return rows is None or verified is None or rows * tokens == verified * topk
 
     def _somebody(self, one: Round, part: int, rank: int) -> bool:
         """Tell whether some writer may stand before such a record: more came to the last sure one than to the next."""
