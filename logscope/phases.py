@@ -232,14 +232,14 @@ def decide(made: Open, habits: Habits, lives: Lives, *, final: bool) -> Label | 
     if made.round is not None and (made.by_round or made.round.blurred or made.round.blurred_before):
         # What stands around it may be another round's.
         if made.role == "draft":
-            return _by_round(made, final=final)
+            return _by_round(made, habits, final=final)
         return _without_order(made, habits, lives, final=final)
     if made.role == "draft":
         return _draft(made, habits, lives, final=final)
     return _target(made, habits, lives, final=final)
 
 
-def _by_round(made: Open, *, final: bool) -> Label | None:
+def _by_round(made: Open, habits: Habits, *, final: bool) -> Label | None:
     """Label a draft pass whose records were placed by round (rounds.py)."""
     if made in made.round.decodes:
         return Label("decode", "rows")
@@ -248,6 +248,8 @@ def _by_round(made: Open, *, final: bool) -> Label | None:
     target = made.round.target
     if not target.decided and not final:
         return None
+    if habits.version == "v2" and (habits.reads(made), target.phase) in (("LAST", "verify"), ("FULL", "extend")):
+        return Label("unknown", "none", "its output is kept as after another target pass than the one before it")
     if target.phase in AFTER:
         return Label(AFTER[target.phase], "order")
     return Label("unknown", "none", f"the target pass before it is {target.phase}, so extend or draft_extend")

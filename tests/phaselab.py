@@ -210,7 +210,8 @@ def ranked(log, *, dp=None):
 def copied(log, writers, seed, *, skew):
     """Let several writers print every debug record, each in its own order; only the first prints other lines.
 
-    ``skew`` is how far apart they run: ``tight`` (all copies of a record stand together, shuffled), ``blocks`` (they
+    ``skew`` is how far apart they run: ``tight`` (all copies of a record stand together, shuffled), ``pass`` (they
+    wait for each other at the end of each pass, as the collectives of a target's layers make them), ``blocks`` (they
     run freely between server lines and wait for each other there), ``loose`` (the next writer is drawn at random
     every time), ``burst`` (a writer prints a buffer of up to 40 records at a time), or a number (writers of unequal
     speed, the fastest at most so many records ahead). Nobody prints before the lines that come first in the log.
@@ -219,15 +220,16 @@ def copied(log, writers, seed, *, skew):
     log = edited(log, tp_size=writers)
     start = next((number for number, unit in enumerate(log) if unit.debug), len(log))
     made, rest = list(log[:start]), log[start:]
-    if skew == "blocks" or skew == "tight":
+    if skew in ("blocks", "pass", "tight"):
         block = []
         for unit in (*rest, Unit(b"")):
-            if unit.debug:
-                block.append(unit)
-            if block and (not unit.debug or skew == "tight"):
+            over = not unit.debug or skew == "tight" or (skew == "pass" and block and unit.forward != block[-1].forward)
+            if block and over:
                 made += _merged(_streams(block, writers), drawn, skew)
                 block = []
-            if not unit.debug and unit.text:
+            if unit.debug:
+                block.append(unit)
+            elif unit.text:
                 made.append(unit)
         return made
     return made + _merged(_streams(rest, writers), drawn, skew)
@@ -372,6 +374,39 @@ def without_values(log):
     ]
 
 
+def without_draft_values(log):
+    """Print shapes only in the draft's records."""
+    return [
+        shown if unit.labels and unit.labels[0][0] == "draft" else unit
+        for unit, shown in zip(log, without_values(log), strict=True)
+    ]
+
+
+def nan_from(log, share):
+    """Let the target's states be nan behind its first layer, from a pass on that stands at a share of the log."""
+    targets = [at for at, unit in enumerate(log) if unit.labels and unit.labels[0][0] == "target"]
+    start = targets[int(len(targets) * share)]
+    while log[start - 1].forward == log[start].forward or log[start].labels[0][0] != "target":
+        start += 1
+    made = list(log[:start])
+    for unit in log[start:]:
+        text = unit.text
+        first = made and unit.debug and unit.labels[0][0] == "target" and unit.forward != made[-1].forward
+        if unit.debug and not first:
+            text = re.sub(rb"norm=[0-9.e+-]+", b"norm=nan", text)
+            # The first values of what is joined are those of its first state.
+            if b"num_aux=3" not in text and b"21504" not in text:
+                text = re.sub(rb"first5=\[[^\]]*\]", b"first5=[nan, nan, nan, nan, nan]", text)
+        made.append(replace(unit, text=text))
+    return made
+
+
+def lossy(log, share, seed):
+    """Leave out a share of the debug records at random."""
+    drawn = random.Random(seed)
+    return [unit for unit in log if not unit.debug or drawn.random() >= share]
+
+
 def said(log):
     """Let every debug record print its forward mode."""
     names = {"extend": b"EXTEND", "verify": b"TARGET_VERIFY", "decode": b"DECODE", "draft_extend": b"DRAFT_EXTEND_V2"}
@@ -442,7 +477,7 @@ def variants(seeds):
     for seed in range(seeds):
         yield f"cut at both ends, seed {seed}", partial(cut, seed=seed), None, ()
         yield f"cut off at a debug line, seed {seed}", partial(head_cut, seed=seed), None, ()
-        for skew in ("tight", "blocks", "burst", "loose", 300):
+        for skew in ("tight", "pass", "blocks", "burst", "loose", 300):
             name = f"tp8, {skew}, seed {seed}"
             yield name, partial(copied, writers=8, seed=seed, skew=skew), 8, ()
             yield f"{name}, marked", partial(marked_copies, seed=seed, skew=skew), 8, ()

@@ -1,0 +1,121 @@
+"""Writers without a mark: what they print is put together again, however far apart they run, and no label is guessed."""
+
+from __future__ import annotations
+
+import phaselab as lab
+import pytest
+from conftest import REAL_RUNS
+
+from logscope.copies import Census, unmistakable
+from logscope.model import ForwardPass, Payload
+
+RUNS = [run for run in REAL_RUNS if run not in {"fault-embed-captured", "no-speculation"}]
+V1, V2 = "healthy-topk1-specv1", "healthy-topk1"
+
+
+def check(log, *, unknown, copies=8):
+    """Score a log: nothing is wrong or lost, and no larger share than ``unknown`` has no phase."""
+    score = lab.score(log, copies=copies)
+    assert (score.wrong, score.lost) == (0, 0), score.mistakes
+    assert score.share <= unknown, score.reasons
+    return score
+
+
+@pytest.mark.parametrize("run", [run for run in RUNS if run.startswith(("fault", "cuda", "load"))])
+def test_ranks_that_wait_for_each_other(run):
+    """As tensor-parallel ranks run: every record has its copies and every line its label, nan or not."""
+    score = check(lab.copied(lab.units(run), 8, seed=0, skew="pass"), unknown=0.0)
+    assert score.miscounted == 0
+
+
+@pytest.mark.parametrize("run", ["fault-stale-states", "fault-embed-captured-wide-fc", "cuda-graph", "load-topk1"])
+def test_ranks_in_any_order(run):
+    """A few texts that are printed again do not put the order of a whole log in doubt."""
+    score = check(lab.copied(lab.units(run), 8, seed=0, skew="loose"), unknown=0.006)
+    assert score.miscounted == 0
+
+
+def test_states_that_are_nan_in_any_order():
+    """Ranks that run many passes apart, and print nan in each: most is told, what fits two phases is not guessed."""
+    score = check(lab.copied(lab.units("fault-nan-layer30"), 8, seed=0, skew="loose"), unknown=0.3)
+    assert all(score.reasons)
+
+
+@pytest.mark.parametrize("run", [V1, V2, "healthy-topk4"])
+@pytest.mark.parametrize("change", [lambda log: lab.nan_from(log, 0.3), lab.without_draft_values], ids=["nan", "draft"])
+def test_records_that_are_printed_word_for_word(run, change):
+    """Draft records without values, or with nan, have their phase by the round of the target pass they stand in."""
+    score = check(lab.copied(change(lab.units(run)), 8, seed=0, skew="pass"), unknown=0.0)
+    assert score.miscounted == 0
+
+
+@pytest.mark.parametrize("run", [V1, V2])
+def test_lost_lines(run):
+    """A lost copy is no new record: the pass around it keeps its label."""
+    log = lab.lossy(lab.copied(lab.units(run), 8, seed=0, skew="pass"), 0.005, seed=1)
+    check(log, unknown=0.002, copies=None)
+
+
+def test_slow_ranks_are_counted():
+    """Ranks that have not come to what is served count, though server_args tells of none."""
+    log = lab.without_args(lab.copied(lab.units(V2), 8, seed=0, skew=300))
+    (segment,) = lab.segments(check(log, unknown=0.006).items)
+    assert segment.writers == 8
+
+
+def test_dummy_passes_are_run_twice():
+    """Each run of a dummy pass has its eight copies, though ranks ahead of others print its text again meanwhile."""
+    log = lab.copied(lab.units("cuda-graph"), 8, seed=0, skew="loose")
+    dummies = [
+        item
+        for item in lab.score(log).items
+        if isinstance(item, ForwardPass) and item.during == "graph_capture" and item.phase != "unknown"
+    ]
+    single = [item for item in lab.forwards(lab.label(_bytes("cuda-graph"))) if item.during == "graph_capture"]
+    assert len(dummies) == len(single)
+    assert {record.copies for item in dummies for record in item.records} == {8}
+
+
+def test_census_waits_for_writers_that_are_behind():
+    """Five of eight writers serve already: what they print is counted only when the others have come to it."""
+    records = [_capture(number) for number in range(2000)]
+    census = Census()
+    for payload in records[:20]:
+        for _ in range(5):
+            census.add(payload, counts=False)
+    enough = []
+    for step, payload in enumerate(records[20:]):
+        enough += [census.add(payload, counts=True) for _ in range(5)]
+        enough += [census.add(records[step // 4], counts=True) for _ in range(3 if step % 4 == 0 else 0)]
+        if step == 60:
+            assert not any(enough)
+    assert any(enough)
+    assert census.writers(None)[0] == 8
+
+
+def test_first_values_make_a_record_one_of_a_kind():
+    """A joined state with a nan in it has a norm of nan, and the first values of its first state."""
+    told = _capture(0, norm=float("nan"), head=(0.5, -0.25, 1.0, 0.125, 2.0))
+    assert unmistakable(told)
+    assert not unmistakable(_capture(0, norm=float("nan"), head=(float("nan"),) * 5))
+    assert not unmistakable(_capture(0, norm=0.0, head=(0.0,) * 5))
+    assert not unmistakable(_capture(0, norm=None, head=None))
+
+
+def _capture(number, norm=None, head=(0.5, 1.5)):
+    return Payload(
+        "event",
+        "layer_capture",
+        "dsv2",
+        "target",
+        3,
+        (4, 7168),
+        4,
+        7168,
+        float(number) + 1.5 if norm is None and head == (0.5, 1.5) else norm,
+        head=head,
+    )
+
+
+def _bytes(run):
+    return b"".join(unit.text for unit in lab.units(run))
