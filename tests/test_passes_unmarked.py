@@ -87,7 +87,7 @@ def test_census_waits_for_writers_that_are_behind():
     for step, payload in enumerate(records[20:]):
         enough += [census.add(payload, counts=True) for _ in range(5)]
         enough += [census.add(records[step // 4], counts=True) for _ in range(3 if step % 4 == 0 else 0)]
-        if step == 60:
+        if step == 120:
             assert not any(enough)
     assert any(enough)
     assert census.writers(None)[0] == 8
