@@ -60,6 +60,7 @@ class Unmarked:
         self._dummies = Dummies(group)
         self._rounds: Rounds | None = None
         self._blurred = False
+        self._open: Open | None = None  # a pass of which a copy may have begun another pass of the writer ahead
         self._disorders: deque[int] = deque(maxlen=_DISORDERS)  # rounds that showed one
 
     # -- what the group tells -------------------------------------------------------------------------------------
@@ -67,7 +68,12 @@ class Unmarked:
     def began(self, made: Open, *, aside: bool = False) -> None:
         """Note a pass that has begun; ``aside``: found late, beside what the writer ahead prints."""
         if not aside:
-            self._blurred = self._blurred and not self.together()
+            if (self._blurred or self._open is not None) and self.together():
+                # Nobody has printed more than the others: no copy was another pass's.
+                self._blurred = False
+            elif self._open is not None:
+                self._blur(self._open)
+            self._open = None
             made.blurred = self._blurred
         self._live.append(made)
 
@@ -253,14 +259,18 @@ class Unmarked:
             return dummies
         if key not in self._vague:
             return []
-        return [
-            made
-            for made in self._not_left()
-            if made.role == "draft"
-            and made.region is None
-            and made.rows == payload.rows
-            and (made.joined is None or text_key(made.joined.payload) == key)
-        ]
+        return [made for made in self._not_left() if self._puts_out(made, payload, key)]
+
+    def _puts_out(self, made: Open, payload: Payload, key: tuple[Any, ...]) -> bool:
+        """Tell whether a draft pass may lack a copy of an output: one of all its rows, or of fewer."""
+        rows, kept = made.rows, payload.rows
+        if made.role != "draft" or made.region is not None or rows is None or kept is None:
+            return False
+        fewer = made.wide and self._group.habits.reads_rows(payload, None) != "FULL"
+        if rows != kept and not (fewer and rows > kept):
+            return False
+        joined = made.joined
+        return joined is None or (text_key(joined.payload) == key and joined.total < self._group.number)
 
     def _standing_at_end(self, payload: Payload) -> list[Open]:
         """Return the passes of which some writer may print a ``forward_end`` now; none where nothing tells.
@@ -428,7 +438,7 @@ class Unmarked:
                 dummy = slot.owner.region is not None
                 if current is not None and not dummy and self._group.form.opens(payload) and self._group.whole(current):
                     # It may as well begin the next pass of a writer that runs ahead.
-                    self._blur(slot.owner)
+                    self._open = self._open or slot.owner
                 return slot
         return None
 
