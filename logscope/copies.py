@@ -188,7 +188,7 @@ class Form:
     Kinds have a rank: their order within a pass. None: no such pass is printed.
     """
 
-    __slots__ = ("_first", "_last", "ended", "fc", "forwards", "joins", "layers", "outputs")
+    __slots__ = ("_common", "_first", "_last", "ended", "fc", "forwards", "joins", "layers", "outputs")
 
     def __init__(self, kinds: Counter[Kind]) -> None:
         target: Counter[int] = Counter()
@@ -211,6 +211,7 @@ class Form:
             outputs = forwards
         draft[_JOIN] += outputs
         common = {"target": _usual(target), "draft": _usual(draft)}
+        self._common = common
         self._first = {role: ranks[0] if ranks else None for role, ranks in common.items()}
         self._last = {role: ranks[-1] if ranks else None for role, ranks in common.items()}
         self.layers = [rank for rank in common["target"] if rank < _END]
@@ -247,6 +248,10 @@ class Form:
             return False
         role = "draft" if payload.event in _DRAFT_RANK else "target"
         return rank == self._first[role]
+
+    def usual(self, role: Role, payload: Payload) -> bool:
+        """Tell whether a record is of a kind that is as frequent as the others of its role."""
+        return self.rank(payload) in self._common[role]
 
     def inner(self, kind: Kind) -> bool:
         """Tell whether a kind is usually followed by another one of its own pass."""

@@ -185,7 +185,7 @@ class Unmarked:
         if first.owner.region is not None:
             return first
         places: list[Slot] = [first, *self._again.get(key, ())]
-        stood = [slot for slot in places if slot.total < self._group.number and _stands_before(slot)]
+        stood = [slot for slot in places if slot.total < self._group.number and self._stands_before(slot)]
         if stood:
             return stood[0]
         if len(self._spare) >= WINDOW:
@@ -218,13 +218,28 @@ class Unmarked:
             else:
                 self._expect(slot, key)
 
+    def _stands_before(self, slot: Slot) -> bool:
+        """Tell whether some writer may be about to print a record: more have printed one of the last certain ones.
+
+        One alone does not tell: where a copy of it is lost, a writer seems to have gone by. Nor does a kind of record
+        that some writers never print.
+        """
+        back, seen = slot.back, 0
+        while back is not None and back.owner is not None and seen < _CERTAIN:
+            if back.key is not None and self._group.form.usual(back.owner.role, back.payload):
+                if back.total > slot.total:
+                    return True
+                seen += 1
+            back = back.back
+        return seen < _CERTAIN
+
     def _place_for(self, key: tuple[Any, ...]) -> Slot | None:
         """Return the place of a text that has room: one some writer stands before, or the first."""
         first = self._texts.get(key)
         if first is None:
             return None
         room = [slot for slot in (first, *self._again.get(key, ())) if slot.total < self._group.number]
-        return next((slot for slot in room if _stands_before(slot)), room[0] if room else None)
+        return next((slot for slot in room if self._stands_before(slot)), room[0] if room else None)
 
     def _between(self, spare: list[Later], payload: Payload, role: Role | None, *, clear: bool) -> set[Later]:
         """Return which of the prints that were kept stand between the last record and a new one."""
@@ -485,10 +500,15 @@ class Unmarked:
                     continue
                 alike = payload.head and slot.payload.head and near(payload, slot.payload)
                 # What has another shape is of another pass: dummy passes of other rows differ in them alone.
-                here = made is current and not whole and payload.shape == slot.payload.shape
+                here = made is current and payload.shape == slot.payload.shape
+                here = here and (not whole or self._next_of_all(slot))
                 if alike or compatible(payload, slot.payload) or here:
                     return slot
         return None
+
+    def _next_of_all(self, slot: Slot) -> bool:
+        """Tell whether the writers that have not printed a record can print nothing else: all stand right before it."""
+        return slot.back is not None and slot.back.total >= self._group.number > slot.total
 
     def _copy(self, slot: Slot, occurrence: Occurrence) -> None:
         slot.copies += 1
@@ -626,21 +646,6 @@ class Unmarked:
                     if not same:
                         del self._vague[key]
         self._group.unlink(made.slots[-1])
-
-
-def _stands_before(slot: Slot) -> bool:
-    """Tell whether some writer may be about to print a record: more have printed one of the last certain ones.
-
-    One alone does not tell: where a copy of it is lost, a writer seems to have gone by.
-    """
-    back, seen = slot.back, 0
-    while back is not None and seen < _CERTAIN:
-        if back.key is not None:
-            if back.total > slot.total:
-                return True
-            seen += 1
-        back = back.back
-    return seen < _CERTAIN
 
 
 def _copies_of(slot: Slot | None) -> int:
