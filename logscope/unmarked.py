@@ -508,7 +508,9 @@ class Unmarked:
 
     def _next_of_all(self, slot: Slot) -> bool:
         """Tell whether the writers that have not printed a record can print nothing else: all stand right before it."""
-        return slot.back is not None and slot.back.total >= self._group.number > slot.total
+        back, after = slot.back, slot.next
+        stand = back is not None and back.total >= self._group.number > slot.total
+        return stand and (after is None or after.total <= slot.total)
 
     def _copy(self, slot: Slot, occurrence: Occurrence) -> None:
         slot.copies += 1
