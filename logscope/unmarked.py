@@ -501,16 +501,20 @@ class Unmarked:
                 alike = payload.head and slot.payload.head and near(payload, slot.payload)
                 # What has another shape is of another pass: dummy passes of other rows differ in them alone.
                 here = made is current and payload.shape == slot.payload.shape
-                here = here and (not whole or self._next_of_all(slot))
+                here = here and (not whole or self._next_of_all(slot, made))
                 if alike or compatible(payload, slot.payload) or here:
                     return slot
         return None
 
-    def _next_of_all(self, slot: Slot) -> bool:
-        """Tell whether the writers that have not printed a record can print nothing else: all stand right before it."""
+    def _next_of_all(self, slot: Slot, made: Open) -> bool:
+        """Tell whether the writers that have not printed a record can print nothing else, and no other writer can.
+
+        All stand right before it, within its pass, and a record of its kind begins none.
+        """
         back, after = slot.back, slot.next
-        stand = back is not None and back.total >= self._group.number > slot.total
-        return stand and (after is None or after.total <= slot.total)
+        if back is None or back.owner is not made or self._group.form.opens(slot.payload):
+            return False
+        return back.total >= self._group.number > slot.total and (after is None or after.total <= slot.total)
 
     def _copy(self, slot: Slot, occurrence: Occurrence) -> None:
         slot.copies += 1
