@@ -103,6 +103,9 @@ class Slot:
                 continue
             if not payload.usable:
                 others += (slot.first, *slot.others)
+            elif text_key(payload) == text_key(main.payload):
+                # The first print was damaged: these are copies of each other.
+                others += (slot.first, *slot.others) if keep else ()
             elif payload.intact == main.payload.intact or not compatible(payload, main.payload):
                 variants += (slot.first, *slot.others)
             elif keep:

@@ -477,7 +477,7 @@ def variants(seeds):
     for seed in range(seeds):
         yield f"cut at both ends, seed {seed}", partial(cut, seed=seed), None, ()
         yield f"cut off at a debug line, seed {seed}", partial(head_cut, seed=seed), None, ()
-        for skew in ("tight", "pass", "blocks", "burst", "loose", 300):
+        for skew in ("tight", "pass", 12, "blocks", "burst", "loose", 300):
             name = f"tp8, {skew}, seed {seed}"
             yield name, partial(copied, writers=8, seed=seed, skew=skew), 8, ()
             yield f"{name}, marked", partial(marked_copies, seed=seed, skew=skew), 8, ()

@@ -42,9 +42,13 @@ def test_states_that_are_nan_in_any_order():
 
 
 @pytest.mark.parametrize("run", [V1, V2, "healthy-topk4"])
-@pytest.mark.parametrize("change", [lambda log: lab.nan_from(log, 0.3), lab.without_draft_values], ids=["nan", "draft"])
+@pytest.mark.parametrize(
+    "change",
+    [lambda log: lab.nan_from(log, 0.3), lab.without_draft_values, lab.without_values],
+    ids=["nan", "draft", "shapes"],
+)
 def test_records_that_are_printed_word_for_word(run, change):
-    """Draft records without values, or with nan, have their phase by the round of the target pass they stand in."""
+    """Records without values, or with nan: their place follows from who has printed what stands around them."""
     score = check(lab.copied(change(lab.units(run)), 8, seed=0, skew="pass"), unknown=0.0)
     assert score.miscounted == 0
 
@@ -119,3 +123,18 @@ def _capture(number, norm=None, head=(0.5, 1.5)):
 
 def _bytes(run):
     return b"".join(unit.text for unit in lab.units(run))
+
+
+def test_whole_copies_behind_a_damaged_one():
+    """The first copy of a forward_end is torn: the whole ones are copies of each other, and none differs."""
+    log = list(lab.copied(lab.units("healthy-topk1"), 4, seed=0, skew="tight"))
+    at = next(at for at, unit in enumerate(log[200:], 200) if b"forward end" in unit.text)
+    log[at] = lab.replace(log[at], text=log[at].text.replace(b"hidden_shape=torch.Size([", b"hidden_shape=torch.Si\n"))
+    (record,) = [
+        record
+        for made in lab.forwards(lab.score(log).items)
+        for record in made.records
+        if record.payload.event == "forward_end" and any(other[3].intact == "cut" for other in record.others)
+    ]
+    assert record.payload.intact == "whole"
+    assert (record.copies, record.variants) == (4, [])
