@@ -188,6 +188,7 @@ class Rounds:
         self._number = 0
         self._recent: deque[Round] = deque(maxlen=_REMEMBERED)
         self._blurred_to = 0
+        self._vague = 0  # the last round with such a capture
 
     def began(self, made: Open, payload: Payload) -> None:
         """Note a pass that the writer ahead has begun with a record."""
@@ -248,14 +249,18 @@ class Rounds:
         """The round of the writer that is ahead."""
         return self._rounds[-1] if self._rounds else None
 
+    def added(self, made: Open, payload: Payload) -> None:
+        """Note a new record of a pass of a round."""
+        if made.role == "draft":
+            if self._rounds:
+                self._rounds[-1].hear(payload)
+        elif payload.event in CAPTURE_EVENTS and not unmistakable(payload):
+            self._vague = made.round.number
+
     @property
     def vague(self) -> bool:
         """Whether some capture in a round is not one of a kind."""
-        return any(
-            slot.key is None and slot.payload.event in CAPTURE_EVENTS
-            for one in self._rounds
-            for slot in one.target.slots
-        )
+        return bool(self._rounds) and self._vague >= self._rounds[0].number
 
     def options(self, payload: Payload) -> list[Option]:
         """Return the rounds in which a record may have been printed, in order."""

@@ -86,8 +86,8 @@ class Unmarked:
             if self._rounds is None:
                 self._rounds = Rounds(group.form, group.habits, group.scene.lives, group.number)
             self._rounds.began(made, payload)
-        if self._rounds is not None and self._rounds.last is not None:
-            self._rounds.last.hear(payload)
+        if self._rounds is not None and made.round is not None:
+            self._rounds.added(made, payload)
 
     def look_at(self, made: Open) -> None:
         """Doubt the order around a pass that shows a disorder."""
@@ -415,6 +415,7 @@ class Unmarked:
             made.add(slot, payload, at if at < len(made.slots) else None)
             if len(made.slots) == 1:
                 rounds.join(made, option)
+            rounds.added(made, payload)
             self._group.chain(slot, made, option.round.before_pass(made))
             self._vague.setdefault(key, []).append(slot)
         if len(options) > 1 or option not in options:
@@ -549,13 +550,14 @@ class Unmarked:
         left = made.index
         if made.region is not None:
             left = made.first_run.index + 1 if made.first_run is not None else -1
-        self._group.left = max(self._group.left, left)
-        if self._rounds is not None:
-            self._rounds.leave(self._group.left)
+        if left > self._group.left:
+            self._group.left = left
+            if self._rounds is not None:
+                self._rounds.leave(left)
 
     def _close_text(self, slot: Slot, key: tuple[Any, ...]) -> None:
         """Expect no more copies in a place; those that come belong to the next place of the text, if there is one."""
-        again = self._again.get(key)
+        again = self._again.get(key) if self._again else None
         if again is not None and slot in again:
             again.remove(slot)
         elif self._texts.get(key) is slot:
