@@ -17,6 +17,8 @@ _END, _JOIN = 1 << 30, (1 << 30) + 1
 _USABLE = ("whole", "partial")
 # So many first values make a record one of a kind.
 _TELLING = 3
+# A record of serving comes again no later than so many others where writers print in turn; so many writers at most.
+_NEAR, _MOST = 64, 64
 _DRAFT_RANK = {"forward": 0, "fc": 1, "fc_output": 2}
 
 if TYPE_CHECKING:
@@ -330,6 +332,8 @@ class Census:
         self._vague: Counter[tuple[Any, ...]] = Counter()
         self._early: Counter[tuple[Any, ...]] = Counter()
         self._belated: dict[tuple[Any, ...], int] = {}  # printed before "ready" too: by writers ahead, or a warm-up
+        self._at: dict[tuple[Any, ...], int] = {}  # where each was printed last
+        self._near = self._far = 0  # printed again a little later, or long after
         self._runs: Counter[int] = Counter()
         self._run: tuple[tuple[Any, ...] | None, int] = (None, 0)
         self.most_open = 0
@@ -358,6 +362,12 @@ class Census:
                 self._belated[key] = self._belated.get(key, self._early[key]) + 1
             else:
                 self._copies[key] = self._copies.get(key, 0) + 1
+                at = self._at.get(key)
+                if at is not None:
+                    near = self.serving - at <= _NEAR
+                    self._near += near
+                    self._far += not near
+                self._at[key] = self.serving
             before, length = self._run
             if key != before:
                 self._runs[length] += 1
@@ -413,7 +423,18 @@ class Census:
     def one_voice(self) -> bool:
         """Whether the records follow each other as one writer prints them, but for a little damage."""
         form = Form(self.kinds)
-        return len(self.kinds) > 1 and any(map(form.inner, self.kinds)) and self.breaks <= 1 + self.records // 200
+        inner = len(self.kinds) > 1 and any(map(form.inner, self.kinds))
+        return inner and self.breaks <= 1 + self.records // 200 and not self.in_turn
+
+    @property
+    def in_turn(self) -> bool:
+        """Whether several writers print in turn, each a whole pass or more: what one prints comes again soon after."""
+        old = self._old()
+        if len(old) < 2 or self._near < 4 * self._far:
+            return False
+        usual, times = Counter(old).most_common(1)[0]
+        many = usual == self.tp_size if (self.tp_size or 1) > 1 else len(old) >= 16 and usual <= _MOST
+        return usual > 1 and many and times >= 0.8 * len(old)
 
     def _old(self) -> list[int]:
         """How often the oldest of the distinct records were printed: every writer has passed them, it is hoped."""

@@ -12,6 +12,7 @@ import re
 from collections import Counter
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
+from itertools import chain
 
 from conftest import real_bytes, truth
 
@@ -211,7 +212,8 @@ def copied(log, writers, seed, *, skew):
     """Let several writers print every debug record, each in its own order; only the first prints other lines.
 
     ``skew`` is how far apart they run: ``tight`` (all copies of a record stand together, shuffled), ``pass`` (they
-    wait for each other at the end of each pass, as the collectives of a target's layers make them), ``blocks`` (they
+    wait for each other at the end of each pass, as the collectives of a target's layers make them), ``turns`` (the
+    same, and each prints its pass in one go, as a buffered pipe does), ``blocks`` (they
     run freely between server lines and wait for each other there), ``loose`` (the next writer is drawn at random
     every time), ``burst`` (a writer prints a buffer of up to 40 records at a time), or a number (writers of unequal
     speed, the fastest at most so many records ahead). Nobody prints before the lines that come first in the log.
@@ -220,12 +222,20 @@ def copied(log, writers, seed, *, skew):
     log = edited(log, tp_size=writers)
     start = next((number for number, unit in enumerate(log) if unit.debug), len(log))
     made, rest = list(log[:start]), log[start:]
-    if skew in ("blocks", "pass", "tight"):
+    if skew in ("blocks", "pass", "tight", "turns"):
         block = []
         for unit in (*rest, Unit(b"")):
-            over = not unit.debug or skew == "tight" or (skew == "pass" and block and unit.forward != block[-1].forward)
+            over = (
+                not unit.debug
+                or skew == "tight"
+                or (skew in ("pass", "turns") and block and unit.forward != block[-1].forward)
+            )
             if block and over:
-                made += _merged(_streams(block, writers), drawn, skew)
+                streams = _streams(block, writers)
+                if skew == "turns":
+                    made += chain.from_iterable(drawn.sample(streams, len(streams)))
+                else:
+                    made += _merged(streams, drawn, skew)
                 block = []
             if unit.debug:
                 block.append(unit)
@@ -477,7 +487,7 @@ def variants(seeds):
     for seed in range(seeds):
         yield f"cut at both ends, seed {seed}", partial(cut, seed=seed), None, ()
         yield f"cut off at a debug line, seed {seed}", partial(head_cut, seed=seed), None, ()
-        for skew in ("tight", "pass", 12, "blocks", "burst", "loose", 300):
+        for skew in ("tight", "pass", "turns", 12, "blocks", "burst", "loose", 300):
             name = f"tp8, {skew}, seed {seed}"
             yield name, partial(copied, writers=8, seed=seed, skew=skew), 8, ()
             yield f"{name}, marked", partial(marked_copies, seed=seed, skew=skew), 8, ()

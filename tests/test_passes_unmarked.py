@@ -28,6 +28,15 @@ def test_ranks_that_wait_for_each_other(run):
     assert score.miscounted == 0
 
 
+@pytest.mark.parametrize("writers", [2, 8])
+@pytest.mark.parametrize("run", [V1, V2, "cuda-graph", "fault-stale-states"])
+def test_ranks_that_print_in_turn(run, writers):
+    """Each rank prints a whole pass in one go: that is no one rank that prints every pass several times."""
+    score = check(lab.copied(lab.units(run), writers, seed=0, skew="turns"), unknown=0.0, copies=writers)
+    assert score.miscounted == 0
+    assert lab.segments(score.items)[0].writers == writers
+
+
 @pytest.mark.parametrize("skew", [12, "loose"])
 @pytest.mark.parametrize("run", ["fault-stale-states", "fault-embed-captured-wide-fc", "cuda-graph", "load-topk1"])
 def test_ranks_in_any_order(run, skew):
