@@ -193,7 +193,7 @@ class Form:
     Kinds have a rank: their order within a pass. None: no such pass is printed.
     """
 
-    __slots__ = ("_common", "_first", "_last", "ended", "fc", "forwards", "joins", "layers", "outputs")
+    __slots__ = ("_first", "_last", "ended", "fc", "forwards", "joins", "layers", "outputs")
 
     def __init__(self, kinds: Counter[Kind]) -> None:
         target: Counter[int] = Counter()
@@ -216,7 +216,6 @@ class Form:
             outputs = forwards
         draft[_JOIN] += outputs
         common = {"target": _usual(target), "draft": _usual(draft)}
-        self._common = common
         self._first = {role: ranks[0] if ranks else None for role, ranks in common.items()}
         self._last = {role: ranks[-1] if ranks else None for role, ranks in common.items()}
         self.layers = [rank for rank in common["target"] if rank < _END]
@@ -253,10 +252,6 @@ class Form:
             return False
         role = "draft" if payload.event in _DRAFT_RANK else "target"
         return rank == self._first[role]
-
-    def usual(self, role: Role, payload: Payload) -> bool:
-        """Tell whether a record is of a kind that is as frequent as the others of its role."""
-        return self.rank(payload) in self._common[role]
 
     def inner(self, kind: Kind) -> bool:
         """Tell whether a kind is usually followed by another one of its own pass."""
@@ -399,6 +394,15 @@ class Census:
     def texts(self) -> Collection[tuple[Any, ...]]:
         """The records of serving that are one of a kind."""
         return self._copies.keys()
+
+    @property
+    def shared(self) -> frozenset[Kind]:
+        """The kinds of records that all writers seem to print: each stands there about as often as any other."""
+        counts: dict[Kind, list[int]] = {}
+        for (event, _, layer, *_, joined), times in self._copies.items():
+            counts.setdefault((event, layer, joined if event == "aux_concat" else None), []).append(times)
+        usual = {kind: sum(times) / len(times) for kind, times in counts.items()}
+        return frozenset(kind for kind, times in usual.items() if 2 * times >= max(usual.values()))
 
     def schedulers(self, writers: int | None, dp_size: int | None) -> int:
         """Return how many schedulers print without a mark: more passes are unfinished at a time than one can have."""

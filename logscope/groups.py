@@ -21,6 +21,7 @@ from logscope.tangle import Move, Tangle, Track
 from logscope.unmarked import BLUR, WINDOW, Unmarked
 
 if TYPE_CHECKING:
+    from logscope.copies import Kind
     from logscope.model import During, Occurrence, Payload, Role
     from logscope.ranks import Writer
     from logscope.scene import Scene
@@ -44,6 +45,7 @@ class Group:
         self.expected: int | None = 1
         self.open: dict[Payload, Slot] = {}
         self.form = Form(Census().kinds)
+        self.shared: frozenset[Kind] = frozenset()  # kinds of records that all its writers print
         self.habits = Habits()
         self.tangle: Tangle | None = None
         self.latent = 1  # schedulers the server has, of which one alone printed when the writers were counted

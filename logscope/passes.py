@@ -218,6 +218,7 @@ class Labeller:
         census = self._look.counted.get(full)
         if census is not None:
             group.form = Form(census.kinds)
+            group.shared = census.shared
         if group.marked:
             for name in self._look.marked.get(full, ()):
                 group.writers[name] = Writer()

@@ -40,6 +40,7 @@ MODE_NAMES: dict[str, Phase] = {
 }
 _MODE_KEYS = frozenset({"forward_mode", "mode", "phase", "fmode", "forward_batch_mode"})
 ORDER_OPEN = "several writers print the same text in pass after pass, so their order cannot be told"
+_TWO_STEPS = "its records fit more than one step of a round"
 # The phase of a draft pass by that of the target pass before it.
 AFTER: dict[Phase, Phase] = {"extend": "extend", "verify": "draft_extend"}
 # A Prefill line stands before its extend, or up to so many target passes behind its beginning.
@@ -235,6 +236,10 @@ def decide(made: Open, habits: Habits, lives: Lives, *, final: bool) -> Label | 
             return _by_round(made, habits, final=final)
         return _without_order(made, habits, lives, final=final)
     if made.role == "draft":
+        if made.round is not None and made.wide and not (habits.hidden or lives.graphs):
+            behind = made.back is not None and made.back.role == "draft"
+            if behind or made is not made.round.wide:
+                return Label("unknown", "none", _TWO_STEPS)  # It reads a joined state, and stands behind none.
         return _draft(made, habits, lives, final=final)
     return _target(made, habits, lives, final=final)
 
@@ -244,7 +249,7 @@ def _by_round(made: Open, habits: Habits, *, final: bool) -> Label | None:
     if made in made.round.decodes:
         return Label("decode", "rows")
     if made is not made.round.wide:
-        return Label("unknown", "none", "its records fit more than one step of a round")
+        return Label("unknown", "none", _TWO_STEPS)
     target = made.round.target
     if not target.decided and not final:
         return None

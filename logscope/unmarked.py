@@ -226,7 +226,7 @@ class Unmarked:
         """
         back, seen = slot.back, 0
         while back is not None and back.owner is not None and seen < _CERTAIN:
-            if back.key is not None and self._group.form.usual(back.owner.role, back.payload):
+            if back.key is not None and kind_of(back.payload) in self._group.shared:
                 if back.total > slot.total:
                     return True
                 seen += 1
