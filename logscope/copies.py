@@ -436,9 +436,11 @@ class Census:
         old = self._old()
         if len(old) < 2 or self._near < 4 * self._far:
             return False
+        if (self.tp_size or 1) > 1:
+            # Some kinds of records may be one rank's alone.
+            return 5 * old.count(self.tp_size or 1) >= len(old)
         usual, times = Counter(old).most_common(1)[0]
-        many = usual == self.tp_size if (self.tp_size or 1) > 1 else len(old) >= 16 and usual <= _MOST
-        return usual > 1 and many and times >= 0.8 * len(old)
+        return 1 < usual <= _MOST and len(old) >= 16 and times >= 0.8 * len(old)
 
     def _old(self) -> list[int]:
         """How often the oldest of the distinct records were printed: every writer has passed them, it is hoped."""
