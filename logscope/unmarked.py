@@ -180,9 +180,7 @@ class Unmarked:
         the next new record, which shows whether the writer ahead has printed it.
         """
         first = self._texts.get(key)
-        if first is None or self._group.tangle is not None:
-            return first
-        if first.owner.region is not None:
+        if first is None or self._group.tangle is not None or first.owner.region is not None:
             return first
         places: list[Slot] = [first, *self._again.get(key, ())]
         stood = [slot for slot in places if slot.total < self._group.number and self._stands_before(slot)]

@@ -396,7 +396,7 @@ def nan_from(log, share):
     """Let the target's states be nan behind its first layer, from a pass on that stands at a share of the log."""
     targets = [at for at, unit in enumerate(log) if unit.labels and unit.labels[0][0] == "target"]
     start = targets[int(len(targets) * share)]
-    while log[start - 1].forward == log[start].forward or log[start].labels[0][0] != "target":
+    while log[start - 1].forward == log[start].forward or ("target" not in [role for role, _ in log[start].labels]):
         start += 1
     made = list(log[:start])
     for unit in log[start:]:

@@ -30,8 +30,9 @@ def test_ranks_ahead_of_the_one_that_logs(run, skew):
         assert segment.writers == 8
 
 
-@pytest.mark.parametrize("skew", ["burst", 300])
-@pytest.mark.parametrize("run", ["fault-nan-layer30", "style-alt"])
+@pytest.mark.parametrize(
+    ("run", "skew"), [("fault-nan-layer30", "burst"), ("fault-nan-layer30", 300), ("style-alt", 300)]
+)
 def test_copies_that_are_not_one_of_a_kind(run, skew):
     """A copy that may be of passes of two phases (nan, coarse or no values) is given to none of them."""
     score = lab.score(lab.copied(lab.units(run), 8, seed=0, skew=skew))
