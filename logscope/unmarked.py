@@ -123,6 +123,12 @@ class Unmarked:
     def _take(self, occurrence: Occurrence, payload: Payload, role: Role | None) -> bool:
         clear = unmistakable(payload)
         key = text_key(payload)
+        if not clear and payload.intact == "partial":
+            # A copy of which the values are torn off fits a whole record as far as it can be read.
+            whole = self._damaged_home(payload)
+            if whole is not None and whole.key is not None:
+                self._alike(whole, occurrence)
+                return True
         if not clear and payload.usable and self._rounds is not None and key not in self._dummies:
             placed = self._take_in_round(occurrence, payload, role, key)
             if placed is not None:

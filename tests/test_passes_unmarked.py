@@ -149,3 +149,13 @@ def test_whole_copies_behind_a_damaged_one():
     ]
     assert record.payload.intact == "whole"
     assert (record.copies, record.variants) == (4, [])
+
+
+def test_a_copy_without_its_values():
+    """A copy whose values are torn off is still a copy of the record in its place."""
+    log = list(lab.copied(lab.units("healthy-topk1"), 4, seed=0, skew="tight"))
+    places = [at for at, unit in enumerate(log) if at > 400 and b"eagle3] forward" in unit.text]
+    at = places[2]
+    log[at] = lab.replace(log[at], text=log[at].text.partition(b" norm=")[0] + b"\n")
+    score = check(log, unknown=0.0, copies=4)
+    assert score.miscounted == 0
