@@ -99,12 +99,10 @@ class Open:
         source = self.input
         if source is None or source.width is None:
             return None
-        embeds = source.fields.get("embeds")
-        if isinstance(embeds, list) and embeds and isinstance(embeds[-1], int):
-            return source.width > embeds[-1]
-        if self.join is not None and self.join.width:
+        wide = reads_wide(source)
+        if wide is None and self.join is not None and self.join.width:
             return source.width > self.join.width
-        return None
+        return wide
 
     def add(self, slot: Slot, payload: Payload, at: int | None = None) -> None:
         """Take a record: at the end, or, when it is found late, in its place."""
@@ -147,6 +145,14 @@ class Open:
     def has(self, event: str) -> bool:
         """Tell whether a record of this event is in it."""
         return any(slot.payload.event == event for slot in self.slots)
+
+
+def reads_wide(payload: Payload) -> bool | None:
+    """Tell whether a draft's input has more than one state a row; None when it does not print both widths."""
+    embeds = payload.fields.get("embeds")
+    if payload.width is not None and isinstance(embeds, list) and embeds and isinstance(embeds[-1], int):
+        return payload.width > embeds[-1]
+    return None
 
 
 def continues(current: Open, payload: Payload, role: Role | None) -> bool:
@@ -229,8 +235,7 @@ def _rows_fit(made: Open, payload: Payload) -> bool:
     kept, back = made.join.rows if made.join is not None else None, made.back
     if rows is None or kept is None:
         return False
-    embeds = payload.fields.get("embeds")
-    if payload.event == "forward" and isinstance(embeds, list) and embeds and payload.width == embeds[-1]:
+    if payload.event == "forward" and reads_wide(payload) is False:
         return kept == rows and (back is None or back.role == "draft")
     return kept <= rows and back is not None and back.role == "target" and back.rows == rows
 

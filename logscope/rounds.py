@@ -16,6 +16,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
+from logscope.assembly import reads_wide
 from logscope.copies import Form, kind_of, text_key, unmistakable
 from logscope.model import CAPTURE_EVENTS, num_aux
 from logscope.phases import AFTER, REACH, no_verify
@@ -99,7 +100,7 @@ class Round:
         if self.heard is None:
             return
         if payload.event == "forward":
-            self.heard.add(("decode" if is_narrow(payload) else "read", payload.rows))
+            self.heard.add(("decode" if reads_wide(payload) is False else "read", payload.rows))
         elif payload.event == "aux_concat" and num_aux(payload) == 1:
             self.heard.add(("output", payload.rows))
 
@@ -159,12 +160,6 @@ class Option:
     def during(self) -> Any:
         """What the server did in its round."""
         return self.round.target.during
-
-
-def is_narrow(payload: Payload) -> bool:
-    """Tell whether a draft's input is one state a row, as its own decode steps read."""
-    embeds = payload.fields.get("embeds")
-    return isinstance(embeds, list) and bool(embeds) and payload.width == embeds[-1]
 
 
 class Place(NamedTuple):
@@ -285,7 +280,7 @@ class Rounds:
             if rows == due:
                 yield TARGET, _ANY_PHASE
             return
-        narrow = event == "forward" and is_narrow(payload)
+        narrow = event == "forward" and reads_wide(payload) is False
         kept = self._habits.reads_rows(payload, None) if output else None
         if not narrow and rows is not None and due is not None and rows <= due:
             fits = self._fits_phases(kept, output=output, whole=rows == due)

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from logscope.assembly import reads_wide
 from logscope.model import CAPTURE_EVENTS, Phase, num_aux
 
 if TYPE_CHECKING:
@@ -330,10 +331,7 @@ class Tangle:
         yield cost, _State(_JOINED, state.phase, state.rows, join=payload), False
 
     def _forward(self, state: _State, payload: Payload) -> Iterator[tuple[int, _State, bool]]:
-        embeds = payload.fields.get("embeds")
-        wide = None
-        if payload.width is not None and isinstance(embeds, list) and embeds and isinstance(embeds[-1], int):
-            wide = payload.width > embeds[-1]
+        wide = reads_wide(payload)
         rows = payload.rows
         if state.stage == _JOINED and (wide is not False or not self._habits.wide) and state.join is not None:
             if rows is not None and state.rows is not None and rows > state.rows:

@@ -657,7 +657,6 @@ class Unmarked:
                     same.remove(slot)
                     if not same:
                         del self._vague[key]
-        self._group.unlink(made.slots[-1])
 
 
 def _copies_of(slot: Slot | None) -> int:
