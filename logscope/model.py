@@ -17,6 +17,7 @@ From small to large::
 from __future__ import annotations
 
 import math
+from copy import copy
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, TypeAlias
 
@@ -121,6 +122,12 @@ class Payload:
     reason: str | None = None
     column: int | None = None
     length: int = 0
+
+    def with_fields(self, fields: dict[str, Any], length: int) -> Payload:
+        """Return what a whole record of the same kind says that has other fields."""
+        new = copy(self)
+        new.fields, new.length = fields, length
+        return new
 
     def sibling(self, norm: float, head: tuple[float, ...], length: int) -> Payload:
         """Return what a whole record says that differs in norm and head only, printed exactly; the fields are shared.

@@ -51,6 +51,10 @@ class Template:
     numbers: list[tuple[str, type, int]]
     texts: list[tuple[str, str, tuple[int, ...]]]
 
+    def fits(self, text: bytes) -> bool:
+        """Tell whether a text is of this kind: :meth:`read` reads it as it is read exactly."""
+        return self.pattern.fullmatch(text) is not None
+
     def read(self, text: bytes) -> dict[str, Any] | None:
         """Return the values of a text of this kind, None when it is to be read exactly."""
         found = self.pattern.fullmatch(text)

@@ -1,0 +1,130 @@
+"""What a stretch of one log says, as columns: the value that goes from the scan to whoever finds passes.
+
+This module is responsible for :class:`Chunk`: its columns, and adding chunks up. It must not know how bytes are read
+nor what any record means. Chunks add up (associative), and travel between processes as they are.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from logscope.model import Accounting, Payload, Prefix
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+# Columns of a print: where it stands, and which prefix, text and payload it has. ``text`` names the record's own text
+# by 64 bits of a hash, the same for equal texts of any chunk; ``prefix`` and ``payload`` count in the chunk.
+PRINTS = {"line": np.int64, "offset": np.int64, "prefix": np.int32, "payload": np.int32, "text": np.uint64}
+# Columns of a payload: which head it has, and what changes from print to print. ``slack`` is half the last printed
+# digit of the norm; ``count`` says how many of the ``values`` were printed; ``key`` is equal where these are equal.
+PAYLOADS = {"head": np.int32, "norm": np.float64, "slack": np.float64, "key": np.uint64, "count": np.int16}
+PAYLOADS |= {"rounded": np.bool_, "length": np.int32}
+VALUES = 5  # first values kept in columns; a record that prints more keeps the rest in its head
+_SALT = np.array([0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9, 0xD6E8FEB86659FD93, 0xA0761D6478BD642F])
+_SALT = _SALT.astype(np.uint64)
+
+
+def columns(kinds: dict[str, Any], count: int = 0) -> dict[str, np.ndarray]:
+    """Return empty columns of these kinds."""
+    return {name: np.zeros(count, kind) for name, kind in kinds.items()}
+
+
+def value_keys(values: np.ndarray, count: np.ndarray) -> np.ndarray:
+    """Return a key for each row of first values: equal for equal numbers (nan equals nan), else different."""
+    with np.errstate(invalid="ignore"):
+        plain = np.where(np.isnan(values), np.nan, values + 0.0)
+    with np.errstate(over="ignore"):
+        mixed = (plain.view(np.uint64) ^ (plain.view(np.uint64) >> np.uint64(29))) * _SALT
+        return np.bitwise_xor.reduce(mixed * (mixed | np.uint64(1)), axis=1) + count.astype(np.uint64)
+
+
+@dataclass(slots=True, eq=False)
+class Lines:
+    """Server lines and whatever belongs to no print: what each says is a payload, or its text to be read when asked.
+
+    ``said`` holds a :class:`~logscope.model.Payload`, or a pair (payload of its kind, text).
+    """
+
+    line: list[int] = field(default_factory=list)
+    offset: list[int] = field(default_factory=list)
+    prefix: list[int] = field(default_factory=list)
+    said: list[Any] = field(default_factory=list)
+
+    def __len__(self) -> int:
+        return len(self.line)
+
+
+@dataclass(slots=True, eq=False)
+class Chunk:
+    """What a stretch of one log says.
+
+    prints
+        debug records, in file order: columns :data:`PRINTS`.
+    payloads, values, heads
+        what distinct texts of them say: columns :data:`PAYLOADS`, first values (rows of :data:`VALUES`, nan where not
+        printed), and payloads without norm and first values, which many share.
+    prefixes
+        what stands before records.
+    lines
+        all other records, in file order; marks (text that is no record but tells where we are) among them.
+    accounting, invalid_lines, size
+        counts; the first lines with bytes that are not UTF-8; bytes read.
+    end
+        the offset behind it.
+    """
+
+    prints: dict[str, np.ndarray]
+    payloads: dict[str, np.ndarray]
+    values: np.ndarray
+    heads: list[Payload]
+    prefixes: list[Prefix]
+    lines: Lines
+    accounting: Accounting = field(default_factory=Accounting)
+    invalid_lines: list[int] = field(default_factory=list)
+    size: int = 0
+    end: int = 0
+
+    @classmethod
+    def empty(cls) -> Chunk:
+        """Return a chunk that says nothing."""
+        return cls(columns(PRINTS), columns(PAYLOADS), np.zeros((0, VALUES)), [], [], Lines())
+
+    @classmethod
+    def join(cls, chunks: Sequence[Chunk]) -> Chunk:
+        """Return what consecutive chunks of one log say together."""
+        if len(chunks) == 1:
+            return chunks[0]
+        made = cls.empty()
+        prints, payloads = [], []
+        for chunk in chunks:
+            shifts = {"prefix": len(made.prefixes), "payload": sum(map(len, (p["head"] for p in payloads)))}
+            prints.append({name: column + column.dtype.type(shifts.get(name, 0)) for name, column in chunk.prints.items()})
+            payloads.append(chunk.payloads | {"head": chunk.payloads["head"] + np.int32(len(made.heads))})
+            made.heads += chunk.heads
+            made.lines.line += chunk.lines.line
+            made.lines.offset += chunk.lines.offset
+            made.lines.prefix += [number + shifts["prefix"] for number in chunk.lines.prefix]
+            made.lines.said += chunk.lines.said
+            made.prefixes += chunk.prefixes
+            made.accounting.add(chunk.accounting)
+            made.invalid_lines += chunk.invalid_lines
+            made.size += chunk.size
+            made.end = max(made.end, chunk.end)
+        made.prints = joined(prints)
+        made.payloads = joined(payloads)
+        made.values = np.concatenate([chunk.values for chunk in chunks])
+        return made
+
+
+def joined(parts: Sequence[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
+    """Return the rows of several sets of columns, one behind the other."""
+    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+
+
+def taken(table: dict[str, np.ndarray], rows: Any) -> dict[str, np.ndarray]:
+    """Return some rows of columns."""
+    return {name: column[rows] for name, column in table.items()}

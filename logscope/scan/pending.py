@@ -1,0 +1,482 @@
+"""Records that one look at one line does not tell: torn, glued, quoted, or going on in the lines that follow.
+
+This module is responsible for reading a physical line exactly: where records begin and end on it, what stood before,
+text that goes on in the next line (tensors, tracebacks), cut records and their tails, and what each counts as. It must
+not know which lines it is given, what events mean, or which pass or segment a record belongs to.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import regex
+
+from logscope.anchored import LONGEST_BEFORE, Anchored, inside_quotes
+from logscope.exact import OVERTIMES, TIME_LIMIT
+from logscope.model import NO_PREFIX, Accounting, Payload, Prefix
+from logscope.prefix import peel, peel_back
+from logscope.values import as_text
+
+if TYPE_CHECKING:
+    from logscope.exact import Dialect, Reading
+    from logscope.grammar import Grammar
+
+# How many physical lines a record may wait for what it lacks.
+_PATIENCE = {"tail": 4, "tensor": 24, "traceback": 400}
+TENSOR_CHARACTERS = 1 << 16
+# How many records may wait at once, how long a waiting one may be, how often it is read again with more text, and how
+# much may wait behind it: hostile input costs a bounded multiple of its length. The oldest gives up first.
+_WAITING = {"tail": 32, "tensor": 16, "traceback": 256}
+_LONGEST_TORN = 1 << 20
+_TRIES = 64
+_QUEUED = 1 << 16
+# Texts of a line may be looked at so many times its length in vain; reading a repr costs more than trying a pattern.
+_IN_VAIN = 64
+_COST_OF_REPR = 16
+# Distinct beginnings of lines remembered; beyond it the memory is emptied and fills again. Never changes a result.
+REMEMBERED = 1 << 15
+_LONG_BEFORE = 256
+# How far before its anchor a record's own words (`RuntimeError: `) are looked for.
+_LONGEST_LEAD = 600
+
+_EXCEPTION = re.compile(r"(?P<type>(?:[A-Za-z_]\w*\.)*[A-Z]\w*)(?:: (?P<message>.*))?$", re.DOTALL)
+_FRAME = re.compile(r"\s*File \"(?P<file>[^\"]*)\", line (?P<line>\d+)(?:, in (?P<function>.*))?")
+_MISMATCH = frozenset({"matmul_mismatch", "weight_shape_mismatch", "size_mismatch"})
+_BETWEEN_CR = re.compile(r"[^\r]+")
+
+
+@dataclass(slots=True)
+class Found:
+    """One record or mark: where it stands, what stood before it, what it says, and its own text.
+
+    ``open`` while following lines may still complete it. ``waited``: lines since it was last added to; ``tries``: how
+    often more text was tried; ``level``: brackets open in the text of its tensor; ``source``: the number of the text
+    it stands in, the rest of which is its own.
+    """
+
+    line: int
+    offset: int
+    prefix: Prefix
+    payload: Payload
+    text: str = ""
+    open: str | None = None
+    anchor: str = ""
+    waited: int = 0
+    tries: int = 0
+    level: int = 0
+    source: int = 0
+    marked: bool = False
+
+
+class Pending:
+    """Reads lines one by one; ``out`` has the records that are complete, in file order.
+
+    ``waiting`` is True while a record may go on in the next line, which then must be read here too.
+    """
+
+    def __init__(self, grammar: Grammar) -> None:
+        self.grammar = grammar
+        self.accounting = Accounting()
+        self.lines_with_part = 0
+        self.out: list[Found] = []
+        self._queue: deque[Found] = deque()
+        self._pending: list[Found] = []
+        self._befores: dict[str, tuple[int, Prefix]] = {}
+        self._counted_line = 0
+        self._last_line = 0
+        self._texts = 0
+
+    @property
+    def waiting(self) -> bool:
+        """Whether a record may go on in the next line."""
+        return bool(self._pending)
+
+    def line(self, raw: bytes, line: int, offset: int, *, continues: bool = False) -> None:
+        """Read one physical line. A lone CR separates texts on it; the CR of CRLF belongs to the line end."""
+        self._age(line)
+        text = raw.decode("latin-1").removesuffix("\r")
+        first = not continues
+        # One by one: a line may hold nothing but millions of CRs.
+        for found in _BETWEEN_CR.finditer(text):
+            part = found[0]
+            self._text(part, line, offset + found.start(), first=first)
+            first = first and not part.strip()
+        self._flush()
+
+    def close(self, gap: str | None = None) -> None:
+        """Close what waits for a following line, as it stands; ``gap`` says why nothing follows."""
+        for entry in self._pending:
+            if gap is not None and entry.payload.intact == "cut":
+                entry.payload = replace(entry.payload, intact="partial", reason=gap)
+            entry.open = None
+        self._pending = []
+        self._flush()
+
+    def _text(self, text: str, line: int, offset: int, *, first: bool) -> None:
+        """Read one text of a line: the records on it from left to right, and what stands between them."""
+        grammar = self.grammar
+        self._texts += 1
+        anchored = Anchored(grammar, text)
+        # Characters that may be read in vain, in all: a repr beyond the next record, what turns out to be no record.
+        spare = _IN_VAIN * len(text)
+        position = search = 0
+        records = 0
+        while True:
+            found = grammar.find(text, search)
+            if found is None:
+                break
+            at, anchor = found
+            after = at + len(anchor)
+            if anchored.quoted(at, position):
+                self.accounting.quoted += self._would_be(text, at, anchor)
+                search = after
+                continue
+            limit = reach = anchored.limit(after)
+            if spare > 0:
+                reach = len(text)
+            elif anchor not in grammar.strict:
+                following = grammar.find(text, after)
+                limit = reach = min(limit, following[0]) if following is not None else limit
+            reading = grammar.read(text, at, anchor, limit, reach)
+            if limit < reach and reading is not None and reading.end <= limit:
+                spare -= _COST_OF_REPR * (reach - at)
+            if reading is None:
+                spare -= limit - at
+                search = at + 1
+                continue
+            payload = reading.payload
+            if payload.kind == "quoted":
+                self.accounting.quoted += 1
+                search = max(reading.end, after)
+                continue
+            start = max(position, at - LONGEST_BEFORE)
+            begin, prefix = self._before(text[start:at], anchor)
+            begin += start
+            if payload.kind == "mark":
+                self._queue.append(Found(line, offset + at, prefix, payload))
+                search = max(reading.end, after)
+                continue
+            if self._pending and text[position:begin].strip():
+                self._offer(text[position:begin], NO_PREFIX, line)
+            glued = begin > 0 or not first
+            if glued:
+                prefix = replace(prefix, peeled=False)
+                self.accounting.glued += 1
+            self._count_quoted(text, after, reading.end)
+            entry = Found(line, offset + at, prefix, payload, text[at : max(reading.end, at + payload.length)])
+            self._admit(entry, reading, text, at, anchor, limit)
+            if payload.event in _MISMATCH and self._pending:
+                self._end_traceback(prefix, text[begin:limit], payload, line)
+            records += 1
+            position = search = max(reading.end, after)
+        rest = text[position:]
+        if self._pending and (rest.strip() or records == 0):
+            end, prefix = peel(rest) if records == 0 else (0, NO_PREFIX)
+            self._offer(rest[end:], prefix, line)
+
+    def _would_be(self, text: str, at: int, anchor: str) -> bool:
+        """Tell whether quoted text would have been a record (a bare `Capture ` in a sentence would not)."""
+        if anchor in self.grammar.strict:
+            return True
+        following = self.grammar.find(text, at + len(anchor))
+        limit = len(text) if following is None else following[0]
+        reading = self.grammar.read(text, at, anchor, limit)
+        return reading is not None and reading.payload.kind == "event"
+
+    def _before(self, before: str, anchor: str) -> tuple[int, Prefix]:
+        """Return where a record's prefix begins in the text before it, and the prefix."""
+        if not before:
+            return 0, NO_PREFIX
+        if len(before) > _LONG_BEFORE:
+            return self._peel(before, anchor)
+        key = anchor + before
+        known = self._befores.get(key)
+        if known is None:
+            known = self._peel(before, anchor)
+            if len(self._befores) >= REMEMBERED:
+                self._befores.clear()
+            self._befores[key] = known
+        return known
+
+    def _peel(self, before: str, anchor: str) -> tuple[int, Prefix]:
+        end, prefix = peel(before)
+        if not before[end:].strip():
+            return 0, prefix
+        for dialect in self.grammar.anchors[anchor]:
+            # Words that belong to the record though they stand before its anchor: `RuntimeError: `.
+            lead = self._lead(dialect, before)
+            if lead is not None:
+                end, prefix = peel(before[: lead.start()])
+                if end >= lead.start() or not before[end : lead.start()].strip():
+                    return 0, prefix
+                return peel_back(before[: lead.start()])
+        return peel_back(before)
+
+    def _lead(self, dialect: Dialect, before: str) -> Any:
+        """Return where a record's own words before its anchor begin, None when there are none."""
+        if dialect.lead is None or dialect.overtimes >= OVERTIMES:
+            return None
+        try:
+            return dialect.lead.search(before, max(0, len(before) - _LONGEST_LEAD), timeout=TIME_LIMIT)
+        except TimeoutError:
+            dialect.overtimes += 1
+            return None
+
+    def _count_quoted(self, text: str, start: int, end: int) -> None:
+        """Count what looks like a record inside a value of the record just read."""
+        found = self.grammar.find(text, start, end)
+        while found is not None:
+            at, anchor = found
+            self.accounting.quoted += self._would_be(text, at, anchor)
+            found = self.grammar.find(text, at + len(anchor), end)
+
+    def _admit(self, entry: Found, reading: Reading, text: str, at: int, anchor: str, limit: int) -> None:
+        """Put a record into the queue; keep it open when a following line may complete it."""
+        opened = reading.open
+        payload = entry.payload
+        torn = limit < len(text)
+        if opened == "tail" and payload.intact == "partial" and not torn:
+            # Nothing shows that the record was torn: it is of a kind that never prints the missing field.
+            opened = None
+        if opened == "tensor" and torn:
+            opened = "tail"
+        if opened in ("tail", "tensor") and limit - at > _LONGEST_TORN:
+            opened = None
+        if opened is not None:
+            entry.open, entry.anchor = opened, anchor
+            if opened == "traceback":
+                self._begin_traceback(entry, text[max(0, at - LONGEST_BEFORE) : at])
+            else:
+                entry.text, entry.source = text[at:limit], self._texts
+                entry.level = _level(entry)
+            self._pending.append(entry)
+            alike = [other for other in self._pending if other.open == opened]
+            if len(alike) > _WAITING[opened]:
+                alike[0].open = None
+                self._pending = [other for other in self._pending if other.open is not None]
+        self._queue.append(entry)
+        # While something waits, later lines are counted before it is sent out: this is the line's turn.
+        self._part_of(entry.line)
+        if len(self._queue) > _QUEUED:
+            self.close()
+
+    def _flush(self) -> None:
+        """Send out what is complete, in file order."""
+        queue = self._queue
+        while queue and queue[0].open is None:
+            entry = queue.popleft()
+            self.out.append(entry)
+            self._count(entry.payload)
+
+    def _age(self, line: int) -> None:
+        """Close what has waited long enough."""
+        if not self._pending or line == self._last_line:
+            return
+        self._last_line = line
+        for entry in self._pending:
+            entry.waited += 1
+            if entry.open is not None and entry.waited > _PATIENCE[entry.open]:
+                entry.open = None
+        self._pending = [entry for entry in self._pending if entry.open is not None]
+
+    def _offer(self, text: str, prefix: Prefix, line: int) -> None:
+        """Offer text that is no record to what waits for it: a tensor that goes on, a traceback, a torn record."""
+        if (
+            self._continue_tensor(text, line)
+            or self._continue_traceback(text, prefix, line)
+            or self._rejoin(text, prefix)
+        ):
+            self._part_of(line)
+        self._pending = [entry for entry in self._pending if entry.open is not None]
+
+    def _continue_tensor(self, text: str, line: int) -> bool:
+        """Append a line to the first open tensor that it continues."""
+        waiting = [entry for entry in self._pending if entry.open == "tensor" and entry.line != line]
+        if not waiting or not text.strip():
+            return False
+        level = _change_of_level(text)
+        for entry in waiting:
+            if len(entry.text) + len(text) > TENSOR_CHARACTERS:
+                continue
+            joined = entry.text + "\n" + text
+            if level is not None and entry.level + level[1] > 0:
+                # Rows of numbers, and the tensor does not end with them: nothing is known of it before its end.
+                entry.text, entry.level, entry.waited = joined, entry.level + level[0], 0
+                return True
+            entry.tries += 1
+            if entry.tries > _TRIES:
+                continue
+            reading = self.grammar.read(joined, 0, entry.anchor, len(joined))
+            if reading is None or reading.payload.kind != "event" or reading.payload.event != entry.payload.event:
+                continue
+            if reading.open not in (None, "tensor"):
+                continue
+            if reading.open is None and joined[reading.end :].strip():
+                continue
+            if reading.open == "tensor" and not _more_of_a_tensor(text):
+                continue
+            payload = reading.payload
+            if len(waiting) > 1 and payload.usable and _has_numbers(text):
+                # Several writers' tensors are open: which of them goes on here is a guess.
+                payload.intact = "rejoined"
+                payload.reason = f"{len(waiting)} tensors were open when it went on"
+            entry.text, entry.payload, entry.waited = joined, payload, 0
+            entry.level = _level(entry)
+            if reading.open is None:
+                entry.open = None
+            return True
+        return False
+
+    def _rejoin(self, text: str, prefix: Prefix) -> bool:
+        """Join a torn record with the text that completes it, if exactly one torn record fits."""
+        if prefix.time is not None or len(text) > TENSOR_CHARACTERS or not text.strip():
+            return False
+        joined: list[tuple[Found, Payload]] = []
+        for entry in reversed(self._pending):
+            if (
+                entry.open != "tail"
+                or entry.source == self._texts
+                or (prefix is not NO_PREFIX and prefix.writer != entry.prefix.writer)
+            ):
+                continue
+            entry.tries += 1
+            if entry.tries > _TRIES:
+                continue
+            whole = entry.text + text
+            reading = self.grammar.read(whole, 0, entry.anchor, len(whole))
+            if reading is None or reading.open is not None or whole[reading.end :].strip(" ,;\t"):
+                continue
+            payload = reading.payload
+            if payload.kind == "event" and payload.intact == "whole" and payload.event == entry.payload.event:
+                joined.append((entry, payload))
+        texts = {entry.text for entry, _ in joined}
+        if len(texts) != 1:
+            return False
+        entry, payload = joined[0]
+        payload.reason = f"torn, and joined with the text on a following line: {entry.payload.reason}"
+        payload.intact = "rejoined"
+        entry.payload, entry.open, entry.text = payload, None, entry.text + text
+        return True
+
+    def _begin_traceback(self, entry: Found, before: str) -> None:
+        end, _ = peel(before)
+        header = as_text(before[end:]).strip().rstrip(":")
+        entry.payload.fields.update(
+            process=writer_name(entry.prefix), exception=None, message=None, last_frame=None, header=header or None
+        )
+        entry.payload.fields.update(quoted=False, mismatch_line=None)
+
+    def _count(self, payload: Payload) -> None:
+        """Account for one record that is done."""
+        if payload.kind == "event":
+            setattr(self.accounting, payload.intact, getattr(self.accounting, payload.intact) + 1)
+        elif payload.kind == "unparsed":
+            self.accounting.unparsed += 1
+
+    def _part_of(self, line: int) -> None:
+        """Remember that this line holds a part of a record."""
+        if line != self._counted_line:
+            self._counted_line = line
+            self.lines_with_part += 1
+
+    def _tracebacks(self, prefix: Prefix) -> list[Found]:
+        """Return the open tracebacks a line with this prefix can belong to, the first opened first.
+
+        A marked line belongs to its own process. An unmarked one belongs to a traceback whose lines are unmarked.
+        """
+        opened = [entry for entry in self._pending if entry.open == "traceback"]
+        if any(part is not None for part in prefix.writer):
+            return [entry for entry in opened if entry.prefix.writer == prefix.writer]
+        return [entry for entry in opened if not entry.marked]
+
+    def _continue_traceback(self, text: str, prefix: Prefix, line: int) -> bool:
+        entries = [entry for entry in self._tracebacks(prefix) if entry.line != line]
+        if not entries:
+            return False
+        marked = any(part is not None for part in prefix.writer)
+        frame = _FRAME.match(text)
+        if frame is not None or text[:1] in (" ", "\t"):
+            for entry in entries:
+                entry.marked = entry.marked or marked
+                if frame is not None:
+                    function = f" in {frame['function'].strip()}" if frame["function"] else ""
+                    entry.payload.fields["last_frame"] = as_text(f"{frame['file']}:{frame['line']}{function}")
+                if len(entries) > 1:
+                    entry.payload.fields["interleaved"] = True
+            return True
+        return self._end_traceback(prefix, text, None, line)
+
+    def _end_traceback(self, prefix: Prefix, text: str, mismatch: Payload | None, line: int) -> bool:
+        """Take the exception's own line: it ends the traceback that was opened first."""
+        end, _ = peel(text)
+        found = _EXCEPTION.match(text[end:].strip())
+        if found is None:
+            return False
+        entries = [entry for entry in self._tracebacks(prefix) if entry.line != line]
+        if not entries:
+            return False
+        entry = entries[0]
+        fields = entry.payload.fields
+        fields["exception"] = as_text(found["type"])
+        message = found["message"]
+        fields["message"] = as_text(message) if message is not None else None
+        if mismatch is not None:
+            fields["mismatch_line"] = line
+        elif message is not None:
+            anchor = self.grammar.find(message)
+            fields["quoted"] = anchor is not None and inside_quotes(message, anchor[0])
+        entry.open = None
+        return True
+
+
+def writer_name(prefix: Prefix) -> str | None:
+    """Return the process a prefix names, in words: ``Worker_TP1 pid=412``, ``DP1 TP1``; None when it names none."""
+    parts = [prefix.origin] if prefix.origin else []
+    ranks = (("DP", prefix.dp_rank), ("PP", prefix.pp_rank), ("TP", prefix.tp_rank), ("EP", prefix.ep_rank))
+    if not prefix.origin or not any(f"{name}{rank}" in prefix.origin for name, rank in ranks if rank is not None):
+        parts.extend(f"{name}{rank}" for name, rank in ranks if rank is not None)
+    if prefix.pid is not None:
+        parts.append(f"pid={prefix.pid}")
+    return " ".join(parts) or None
+
+
+# Text that can stand inside a tensor, up to a keyword or the end.
+_TENSOR_LINE = regex.compile(r"[\s\d.,eE+\-\[\]()nainftTrueFls]*+(?:\w++=|(?<=\w)=|$)")
+# Rows of numbers and nothing else. A number is bounded, so that a digit is looked at a bounded number of times.
+_ROWS = re.compile(
+    r"(?:[\s,\[\]()]|(?:[-+]?\d{1,40}(?:\.\d{0,40})?(?:e[-+]\d{1,4})?|-?inf|nan|True|False)(?=[\s,\[\]()]|$))*$"
+)
+_DIGITS = re.compile(r"\d\.\d|\d,")
+
+
+def _level(entry: _Entry) -> int:
+    """Return how many brackets of a waiting tensor are open, 0 when its text so far is not plain."""
+    text = entry.text[entry.payload.column or 0 :]
+    if "'" in text or '"' in text or "<" in text:
+        return 0
+    return text.count("[") + text.count("(") - text.count("]") - text.count(")")
+
+
+def _change_of_level(text: str) -> tuple[int, int] | None:
+    """Return how many more brackets are open after rows of numbers, and the fewest on the way; None for other text."""
+    if len(text) > TENSOR_CHARACTERS or _ROWS.match(text) is None:
+        return None
+    change = lowest = 0
+    for char in text:
+        if char in "[(":
+            change += 1
+        elif char in "])":
+            change -= 1
+            lowest = min(lowest, change)
+    return change, lowest
+
+
+def _more_of_a_tensor(text: str) -> bool:
+    return _TENSOR_LINE.match(text) is not None
+
+
+def _has_numbers(text: str) -> bool:
+    return _DIGITS.search(text.partition("=")[0]) is not None

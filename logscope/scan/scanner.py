@@ -1,0 +1,628 @@
+"""From one file's blocks to chunks: every record once, with its damage named; most lines in bulk, the others exactly.
+
+This module is responsible for :class:`Scanner`: which lines hold a record, which of them repeat a text that was read,
+and which have to be read one by one (:mod:`logscope.scan.pending`). It must not know what events mean, which pass or
+segment a record belongs to, or how anything is shown.
+
+Eight ranks print the same text, and most of a record is one of a few thousand *heads* (all before ``, norm=``). So a
+block is cut into lines in bulk, equal texts are told by their hash, heads and prefixes are read once, norms and first
+values are read as columns. Lines without the debug anchor are told by their *kind* (the line without its digits).
+What is not plain goes through the exact grammar; both ways give the same (a property test compares every column).
+"""
+
+from __future__ import annotations
+
+import codecs
+import re
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import polars as pl
+
+from logscope.anchored import Anchored
+from logscope.model import NO_PREFIX, Accounting, Payload, Prefix
+from logscope.prefix import peel
+from logscope.scan.chunk import PAYLOADS, PRINTS, VALUES, Chunk, Lines, columns, value_keys
+from logscope.scan.line_kinds import DIGITS, Template, learn
+from logscope.scan.pending import REMEMBERED, Found, Pending
+
+if TYPE_CHECKING:
+    from logscope.blocks import Block
+    from logscope.grammar import Grammar
+
+# Lines with bytes that are not UTF-8 that are listed by number.
+LISTED_LINES = 50
+# A kind of line gets a template when it has been read so often, and none when there are that many kinds.
+_SIGHTINGS = 8
+_KINDS = 512
+# A line longer than this is not remembered, nor learned from.
+_LONG_LINE = 4096
+_CR = 13
+_NUMBER = r"-?(?:\d[\d.e+-]*|nan|inf)"
+_TAIL = rf"^(?:\d{{1,15}}\.\d{{4}}|nan|inf), first5=\[{_NUMBER}(?:, {_NUMBER}){{0,{VALUES - 1}}}\]$"
+_NORM_SLACK = 5e-5  # half the last of four printed decimals
+_COLUMNS = tuple(name for name in Payload.__slots__ if name not in ("fields", "length"))
+# Kinds of lines whose numbers are wanted in every question: read where they are found.
+_READ = frozenset({"decode_stats", "prefill_stats"})
+_NOUGHTS = bytes.maketrans(DIGITS, b"0" * 10)
+
+
+class Kind(NamedTuple):
+    """A kind of line that is one record behind a prefix: its anchor, a template of its text, one payload of the kind."""
+
+    anchor: bytes
+    template: Template
+    payload: Payload
+
+
+class Scanner:
+    """Reads one file's blocks, in order.
+
+    grammar
+        what records there are.
+    exact
+        True sends every line through the exact grammar (for the differential test).
+
+    """
+
+    def __init__(self, grammar: Grammar, *, exact: bool = False) -> None:
+        self.grammar = grammar
+        grammar.begin_file()
+        self._pending = Pending(grammar)
+        self._exact = exact
+        hot = grammar.hot or "\n"
+        self._hot, self._hot_bytes = hot, hot.encode("latin-1")
+        self._wanted = _one_pass(grammar)
+        self._heads: dict[str, Payload | None] = {}
+        self._texts: dict[str, Payload | None] = {}
+        self._prefixes: dict[bytes, Prefix | None] = {b"": NO_PREFIX}
+        self._before_kinds: dict[bytes, int | Template] = {}
+        self._kinds: dict[bytes, int | Kind] = {}
+        self._boring: set[bytes] = set()
+        self._refused: set[bytes] = set()
+        self._decoder = codecs.getincrementaldecoder("utf-8")("surrogateescape")
+        self._undecoded = False
+        self._open_line = False
+        self._counted = Accounting()
+        self._listed = 0
+
+    def feed(self, block: Block) -> Chunk:
+        """Take the next block; return what is complete."""
+        if block.gap:
+            self._pending.close("lines were left out behind it")
+        build = _Build(block.offset + len(block.data), len(block.data))
+        self._bytes(block, build.chunk)
+        if block.data:
+            self._lines(block, build)
+        self._open_line = bool(block.data) and not block.data.endswith(b"\n")
+        if block.final:
+            self._pending.close()
+            if self._undecoded:
+                build.chunk.accounting.invalid_utf8_bytes += _surrogates(self._decoder.decode(b"", final=True))
+                self._undecoded = False
+        return self._done(build, block)
+
+    # ------------------------------------------------------------------------------------------------- a block's lines
+
+    def _lines(self, block: Block, build: _Build) -> None:
+        """Find the records of a block: in bulk, then what is left one by one."""
+        data, first_line = block.data, block.line
+        lines, odd = _cut(data)
+        total = len(lines)
+        lengths = lines.str.len_bytes().to_numpy().astype(np.int64)
+        starts = np.cumsum(lengths + 1) - lengths - 1
+        if starts[-1] + lengths[-1] + data.endswith(b"\n") != len(data):
+            # Carriage returns before newlines were taken off.
+            newlines = np.flatnonzero(np.frombuffer(data, np.uint8) == 10)
+            starts = np.concatenate(([0], newlines + 1))[:total]
+        if self._exact:
+            odd = np.arange(total)
+        else:
+            if b"\r" in data:
+                odd = np.union1d(odd, lines.str.contains("\r", literal=True).arg_true().to_numpy())
+            hot = lines.str.contains(self._hot, literal=True).to_numpy()
+            hot[odd] = False
+            where = np.flatnonzero(hot)
+            odd = [odd, where[self._debug(lines, where, starts, block, build)]]
+            if self._wanted is not None:
+                hot[odd[0]] = True
+                others = np.flatnonzero(~hot)
+                rest = lines if len(others) == total else lines.gather(others)
+                found = rest.str.contains(self._wanted).arg_true().to_numpy()
+                odd.append(self._others(rest.gather(found), others[found], starts, block, build))
+            odd = np.concatenate(odd)
+        if block.continues or self._pending.waiting:
+            odd = np.append(odd, 0)
+        self._one_by_one(np.unique(odd).tolist(), starts, block, build, first_line, total)
+
+    def _one_by_one(
+        self, odd: list[int], starts: np.ndarray, block: Block, build: _Build, first_line: int, total: int
+    ) -> None:
+        """Read lines exactly, and those behind them while a record waits for what follows it."""
+        pending, data, base = self._pending, memoryview(block.data), block.offset
+        ends = np.append(starts[1:] - 1, len(block.data) - block.data.endswith(b"\n"))
+        read = np.zeros(total, np.bool_)
+        for number in odd:
+            at = number
+            # Behind it too, while a record waits for what follows it.
+            while at < total and not read[at] and (at == number or pending.waiting):
+                start = int(starts[at])
+                raw = bytes(data[start : int(ends[at])])
+                pending.line(raw, first_line + at, base + start, continues=block.continues and at == 0)
+                read[at] = True
+                at += 1
+        build.drop(np.flatnonzero(read) + first_line)
+
+    # -------------------------------------------------------------------------------------------------- debug records
+
+    def _debug(
+        self, lines: pl.Series, where: np.ndarray, starts: np.ndarray, block: Block, build: _Build
+    ) -> np.ndarray:
+        """Take the lines with the debug anchor that are one plain record each; return which are not."""
+        if not len(where):
+            return np.zeros(0, np.bool_)
+        said = lines if len(where) == len(lines) else lines.gather(where)
+        mark = said.str.find(self._hot, literal=True)
+        at = mark.to_numpy().astype(np.int64)
+        prefix = np.full(len(said), build.prefix(NO_PREFIX), np.int32)
+        prefix_odd = np.zeros(len(said), np.bool_)
+        texts = said
+        if at.any():
+            raw = said.cast(pl.Binary)
+            before = raw.bin.slice(0, mark)
+            first, number = distinct(before.hash().to_numpy())
+            numbers = np.array([build.prefix(self._prefix(text)) for text in before.gather(first).to_list()], np.int32)
+            prefix = numbers[number]
+            prefix_odd = prefix < 0
+            texts = raw.bin.slice(mark).cast(pl.String)
+        names = texts.hash().to_numpy()
+        first, number = distinct(names)
+        payload = self._payloads(texts if len(first) == len(texts) else texts.gather(first), build)[number]
+        odd = prefix_odd | (payload < 0)
+        good = ~odd
+        places = where[good]
+        build.prints.append(
+            {
+                "line": places + block.line,
+                "offset": starts[places] + at[good] + block.offset,
+                "prefix": prefix[good],
+                "payload": payload[good],
+                "text": names[good],
+            }
+        )
+        return odd
+
+    def _payloads(self, texts: pl.Series, build: _Build) -> np.ndarray:
+        """Read distinct texts; return which payload each is, -1 for what is not one plain whole record."""
+        parts = texts.to_frame("t").select(pl.col("t").str.splitn(", norm=", 2)).unnest("t")
+        head, rest = parts["field_0"], parts["field_1"]
+        alone = rest.is_null().to_numpy()
+        plain = rest.str.contains(_TAIL).fill_null(value=False).to_numpy()
+        several = texts.str.count_matches(self._hot, literal=True).to_numpy() > 1
+        first, number = distinct(head.hash().to_numpy() * np.uint64(2) + plain)
+        sample = texts.gather(first).to_list()
+        quick = plain[first].tolist()
+        heads = np.array(
+            [build.head(self._head(text)) if tail else -1 for text, tail in zip(sample, quick, strict=True)], np.int32
+        )[number]
+        numbers = rest.to_frame("r").select(pl.col("r").str.splitn(", first5=[", 2)).unnest("r")
+        norms = numbers["field_0"].cast(pl.Float64, strict=False).fill_null(np.nan).to_numpy()
+        values = np.full((len(texts), VALUES), np.nan)
+        count = np.zeros(len(texts), np.int16)
+        if plain.any():
+            lists = numbers["field_1"].str.strip_suffix("]").str.split(", ")
+            count = np.where(plain, lists.list.len().fill_null(0).to_numpy(), 0).astype(np.int16)
+            flat = lists.filter(pl.Series(plain)).list.explode().cast(pl.Float64, strict=False).to_numpy()
+            values[np.arange(VALUES) < count[:, None]] = flat
+        mantissa = np.frexp(values)[0] * 2048  # bfloat16 and half precision have at most 11 bits
+        exact = ((mantissa == np.rint(mantissa)) | ~np.isfinite(values)).all(axis=1)
+        made = np.where((heads >= 0) & exact & ~several, 0, -1)
+        ours = np.flatnonzero(made == 0)
+        made[ours] = build.add_payloads(heads[ours], norms[ours], values[ours], count[ours], _NORM_SLACK, texts, ours)
+        # A record without numbers of its own, or printed in another way: read whole, once for each text.
+        rest_of = np.flatnonzero((made < 0) & ~several)
+        for at, text in zip(rest_of.tolist(), texts.gather(rest_of).to_list(), strict=True):
+            payload = self._texts.get(text, build)
+            if payload is build:
+                payload = self._plain(text)
+                if alone[at]:
+                    _remember(self._texts, text, payload)
+            if payload is not None:
+                made[at] = build.add_payload(payload)
+        return made
+
+    def _head(self, text: str) -> Payload | None:
+        """Return what the beginning of a record says that goes on with a norm and first values; None: read it whole."""
+        key = text[: text.index(", norm=")]
+        if key not in self._heads:
+            payload = self._plain(text)
+            if payload is not None and (payload.norm is None or payload.head is None or payload.norm_derived):
+                payload = None
+            _remember(self._heads, key, payload)
+        return self._heads[key]
+
+    def _plain(self, text: str) -> Payload | None:
+        """Read a text that is one whole record and nothing else; None when it is more or less than that."""
+        grammar = self.grammar
+        latin = text.encode().decode("latin-1")
+        found = grammar.find(latin)
+        if found is None or found[0] != 0 or grammar.find(latin, len(found[1])) is not None:
+            return None
+        if Anchored(grammar, latin).limit(len(found[1])) != len(latin):
+            return None
+        reading = grammar.read(latin, 0, found[1], len(latin))
+        if reading is None or reading.open is not None or reading.end != len(latin):
+            return None
+        payload = reading.payload
+        if payload.kind != "event" or payload.intact != "whole" or payload.site is None:
+            return None
+        return payload if payload.event != "capture_plan" else None
+
+    # ---------------------------------------------------------------------------------------------------- other lines
+
+    def _others(
+        self, lines: pl.Series, where: np.ndarray, starts: np.ndarray, block: Block, build: _Build
+    ) -> np.ndarray:
+        """Take the lines without the debug anchor that are of a known kind; return which are to be read exactly."""
+        if not len(where):
+            return where
+        texts = [text.encode() for text in lines.to_list()]
+        kinds = b"\n".join(texts).translate(None, DIGITS).split(b"\n")
+        boring, known, refused = self._boring, self._kinds, self._refused
+        odd: list[int] = []
+        for at, (text, key) in enumerate(zip(texts, kinds, strict=True)):
+            if key in boring:
+                continue
+            kind = known.get(key)
+            number = int(where[at])
+            if kind.__class__ is Kind:
+                found = self._by_kind(text, kind, build)
+                if found is not None:
+                    mark, prefix, said = found
+                    build.line(number + block.line, int(starts[number]) + mark + block.offset, prefix, said)
+                    continue
+            elif kind is None and self.grammar.undigited_finder.search(key) is None:
+                if len(key) <= _LONG_LINE:
+                    if len(boring) >= REMEMBERED:
+                        boring.clear()
+                    boring.add(key)
+                continue
+            elif text.translate(_NOUGHTS) in refused:
+                continue
+            else:
+                self._learn_kind(text, key)
+            odd.append(number)
+        return np.array(odd, np.int64)
+
+    def _by_kind(self, line: bytes, kind: Kind, build: _Build) -> tuple[int, int, Any] | None:
+        """Read a line of a known kind by its template; None when it is to be read exactly."""
+        at = line.find(kind.anchor)
+        prefix = self._prefix(line[:at])
+        if prefix is None:
+            return None
+        text = line[at:]
+        if kind.payload.event not in _READ:
+            return (at, build.prefix(prefix), (kind.payload, text)) if kind.template.fits(text) else None
+        fields = kind.template.read(text)
+        if fields is None:
+            return None
+        payload = kind.payload.with_fields(fields, len(text))
+        return at, build.prefix(prefix), payload
+
+    def _learn_kind(self, line: bytes, key: bytes) -> None:
+        """Count a line's kind, and make a template of it once it was read a few times; remember what is no record."""
+        grammar = self.grammar
+        text = line.decode("latin-1")
+        found = grammar.find(text)
+        if found is None or len(text) > _LONG_LINE:
+            return
+        at, anchor = found
+        if anchor not in grammar.steady or len(grammar.undigited_finder.findall(key)) != 1:
+            return
+        if Anchored(grammar, text).quoted(at, 0):
+            return  # It is counted every time.
+        reading = grammar.read(text, at, anchor, len(text))
+        if reading is None:
+            if grammar.digited_finder.search(key) is None:
+                if len(self._refused) >= REMEMBERED:
+                    self._refused.clear()
+                self._refused.add(line.translate(_NOUGHTS))
+            return
+        payload = reading.payload
+        if payload.kind != "event" or payload.intact != "whole" or reading.open is not None or payload.site is not None:
+            return
+        if reading.end != len(text) or not _due(self._kinds, key):
+            return
+        same = [getattr(payload, name) for name in _COLUMNS]
+
+        def read(probe: str) -> dict[str, Any] | None:
+            again = grammar.read(probe, 0, anchor, len(probe)) if probe.startswith(anchor) else None
+            if again is None or again.open is not None or again.end != len(probe):
+                return None
+            said = again.payload
+            if said.length != len(probe) or [getattr(said, name) for name in _COLUMNS] != same:
+                return None
+            return said.fields
+
+        template = learn(text[at:], read)
+        if template is not None:
+            self._kinds[key] = Kind(anchor.encode("latin-1"), template, payload)
+
+    def _prefix(self, before: bytes) -> Prefix | None:
+        """Return what stands before a record on its line; None when some of it is no prefix."""
+        known = self._prefixes
+        if before in known:
+            return known[before]
+        prefix: Prefix | None = None
+        kind = before.translate(None, DIGITS)
+        template = self._before_kinds.get(kind)
+        values = template.read(before) if isinstance(template, Template) else None
+        if values is not None:
+            prefix = Prefix(**values)
+        else:
+            text = before.decode("latin-1")
+            end, prefix = peel(text)
+            if text[end:].strip():
+                prefix = None
+            elif kind != before and len(before) <= _LONG_LINE and _due(self._before_kinds, kind):
+                learned = learn(text, _peeled)
+                if learned is not None:
+                    self._before_kinds[kind] = learned
+        _remember(known, before, prefix)
+        return prefix
+
+    # ------------------------------------------------------------------------------------------------------ accounting
+
+    def _bytes(self, block: Block, chunk: Chunk) -> None:
+        """Count bytes, newlines, and bytes that are not UTF-8."""
+        data, counts = block.data, chunk.accounting
+        counts.bytes = len(data)
+        counts.lines = block.newlines or data.count(b"\n")
+        if data.isascii() and not self._undecoded:
+            return
+        if self._undecoded or not data.endswith(b"\n"):
+            # A piece of a long line may end inside a character.
+            text = self._decoder.decode(data)
+            self._undecoded = bool(self._decoder.getstate()[0])
+            wrong = _surrogates(text)
+        else:
+            wrong = _wrong_bytes(data)
+        if wrong:
+            counts.invalid_utf8_bytes = wrong
+            for number, raw in enumerate(data.split(b"\n"), block.line):
+                if self._listed >= LISTED_LINES:
+                    return
+                if not raw.isascii() and _wrong_bytes(raw):
+                    chunk.invalid_lines.append(number)
+                    self._listed += 1
+
+    def _done(self, build: _Build, block: Block) -> Chunk:
+        """Put together what was found in bulk and what was read exactly."""
+        pending = self._pending
+        for found in pending.out:
+            build.found(found)
+        pending.out.clear()
+        counts = build.chunk.accounting
+        now, before = pending.accounting, self._counted
+        for name in ("whole", "partial", "rejoined", "cut", "unparsed", "glued", "quoted"):
+            setattr(counts, name, getattr(counts, name) + getattr(now, name) - getattr(before, name))
+            setattr(before, name, getattr(now, name))
+        with_part = pending.lines_with_part - before.other_lines
+        before.other_lines = pending.lines_with_part
+        chunk = build.finish()
+        if block.final and self._open_line:
+            counts.lines += 1
+        counts.other_lines = counts.lines - with_part - build.bulk
+        return chunk
+
+
+class _Build:
+    """A chunk while it is filled."""
+
+    def __init__(self, end: int, size: int) -> None:
+        self.chunk = Chunk.empty()
+        self.chunk.end, self.chunk.size = end, size
+        self.prints: list[dict[str, np.ndarray]] = []
+        self.bulk = 0
+        self._prefixes: dict[int, int] = {}
+        self._heads: dict[int, int] = {}
+        self._payloads: list[dict[str, np.ndarray]] = []
+        self._values: list[np.ndarray] = []
+        self._count = 0
+        self._known: dict[int, int] = {}
+        self._single: list[tuple[Payload, int]] = []
+        self._exact: list[tuple[int, int, int, int, str]] = []
+
+    def prefix(self, prefix: Prefix | None) -> int:
+        """Return the number of a prefix, -1 for none."""
+        if prefix is None:
+            return -1
+        number = self._prefixes.get(id(prefix))
+        if number is None:
+            number = self._prefixes[id(prefix)] = len(self.chunk.prefixes)
+            self.chunk.prefixes.append(prefix)
+        return number
+
+    def head(self, payload: Payload | None) -> int:
+        """Return the number of a head, -1 for none."""
+        if payload is None:
+            return -1
+        number = self._heads.get(id(payload))
+        if number is None:
+            number = self._heads[id(payload)] = len(self.chunk.heads)
+            self.chunk.heads.append(payload)
+        return number
+
+    def add_payloads(
+        self,
+        heads: np.ndarray,
+        norms: np.ndarray,
+        values: np.ndarray,
+        count: np.ndarray,
+        slack: float,
+        texts: pl.Series,
+        which: np.ndarray,
+    ) -> np.ndarray:
+        """Add payloads that share heads; return their numbers."""
+        made = columns(PAYLOADS, len(heads))
+        made["head"], made["norm"], made["count"] = heads, norms, count
+        made["slack"] = np.where(np.isfinite(norms), slack, 0.0)
+        made["key"] = value_keys(values, count)
+        made["length"] = texts.str.len_bytes().to_numpy()[which]
+        self._payloads.append(made)
+        self._values.append(values)
+        self._count += len(heads)
+        return np.arange(self._count - len(heads), self._count)
+
+    def add_payload(self, payload: Payload) -> int:
+        """Add a payload that was read exactly; return its number."""
+        number = self._known.get(id(payload))
+        if number is None:
+            number = self._known[id(payload)] = self._count
+            one = columns(PAYLOADS, 1)
+            head = payload.head or ()
+            values = np.full((1, VALUES), np.nan)
+            values[0, : min(len(head), VALUES)] = head[:VALUES]
+            one["head"][0] = self.head(payload)
+            one["norm"][0] = np.nan if payload.norm is None else payload.norm
+            one["slack"][0] = payload.norm_resolution
+            one["count"][0] = min(len(head), VALUES)
+            one["rounded"][0] = payload.head_resolution is not None
+            one["length"][0] = payload.length
+            one["key"] = value_keys(values, one["count"])
+            self._payloads.append(one)
+            self._values.append(values)
+            self._count += 1
+        return number
+
+    def line(self, line: int, offset: int, prefix: int, said: Any) -> None:
+        """Add a record that is no print."""
+        lines = self.chunk.lines
+        lines.line.append(line)
+        lines.offset.append(offset)
+        lines.prefix.append(prefix)
+        lines.said.append(said)
+
+    def drop(self, lines: np.ndarray) -> None:
+        """Forget what was found in bulk on lines that had to be read exactly after all; count the rest."""
+        if len(lines):
+            self.prints = [
+                {name: column[~np.isin(part["line"], lines)] for name, column in part.items()} for part in self.prints
+            ]
+            if len(self.chunk.lines):
+                gone = set(lines.tolist())
+                old, self.chunk.lines = self.chunk.lines, Lines()
+                for row in zip(old.line, old.offset, old.prefix, old.said, strict=True):
+                    if row[0] not in gone:
+                        self.line(*row)
+        self.bulk = sum(len(part["line"]) for part in self.prints) + len(self.chunk.lines)
+        self.chunk.accounting.whole += self.bulk
+
+    def found(self, found: Found) -> None:
+        """Add what was read exactly."""
+        payload = found.payload
+        if payload.kind == "event" and payload.site is not None and payload.event != "capture_plan":
+            # The texts are hashed together, when the chunk is finished.
+            number = self.add_payload(payload)
+            self._exact.append((found.line, found.offset, self.prefix(found.prefix), number, found.text))
+        else:
+            self.line(found.line, found.offset, self.prefix(found.prefix), payload)
+
+    def finish(self) -> Chunk:
+        """Return the chunk, its rows in file order."""
+        chunk = self.chunk
+        if self._exact:
+            rows = list(zip(*self._exact, strict=True))
+            texts = [text.encode("latin-1").decode("utf-8", "replace") for text in rows[4]]
+            made = {name: np.array(rows[at], PRINTS[name]) for at, name in enumerate(("line", "offset", "prefix", "payload"))}
+            made["text"] = pl.Series(texts).hash().to_numpy()
+            self.prints.append(made)
+        if self.prints:
+            parts = self.prints
+            prints = {name: np.concatenate([part[name] for part in parts]).astype(kind) for name, kind in PRINTS.items()}
+            if len(parts) > 1:
+                order = np.argsort(prints["offset"], kind="stable")
+                prints = {name: column[order] for name, column in prints.items()}
+            chunk.prints = prints
+        if self._payloads:
+            chunk.payloads = {
+                name: np.concatenate([part[name] for part in self._payloads]).astype(kind) for name, kind in PAYLOADS.items()
+            }
+            chunk.values = np.concatenate(self._values)
+        lines = chunk.lines
+        if any(one > other for one, other in zip(lines.offset, lines.offset[1:], strict=False)):
+            order = sorted(range(len(lines)), key=lines.offset.__getitem__)
+            for name in ("line", "offset", "prefix", "said"):
+                column = getattr(lines, name)
+                setattr(lines, name, [column[at] for at in order])
+        return chunk
+
+
+def distinct(names: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the first place of each distinct name, in order of appearance, and for every place its number there."""
+    _, first, number = np.unique(names, return_index=True, return_inverse=True)
+    order = np.argsort(first)
+    rank = np.empty(len(order), np.int64)
+    rank[order] = np.arange(len(order))
+    return first[order], rank[number]
+
+
+def _cut(data: bytes) -> tuple[pl.Series, np.ndarray]:
+    """Return a block's lines as text, and which of them hold bytes that are not UTF-8 (shown as ``?`` there)."""
+    try:
+        return pl.read_lines(data).to_series(), np.zeros(0, np.int64)
+    except pl.exceptions.ComputeError:
+        fixed, at = bytearray(data), 0
+        view = memoryview(data)
+        bad: list[int] = []
+        while True:
+            try:
+                codecs.utf_8_decode(view[at:], "strict", True)
+                break
+            except UnicodeDecodeError as error:
+                fixed[at + error.start : at + error.end] = b"?" * (error.end - error.start)
+                bad.append(at + error.start)
+                at += error.end
+        newlines = np.flatnonzero(np.frombuffer(data, np.uint8) == 10)
+        return pl.read_lines(bytes(fixed)).to_series(), np.unique(np.searchsorted(newlines, bad))
+
+
+def _one_pass(grammar: Grammar) -> str | None:
+    """Return an expression that finds any key of a record but the debug anchor's."""
+    keys = [key for key in grammar.keys if grammar.hot is None or key not in grammar.hot]
+    keys = [key for key in keys if not any(other != key and other in key for other in keys)]
+    return "|".join(re.sub(r"([.^$*+?{}()|\[\]\\])", r"\\\1", key) for key in keys) or None
+
+
+def _due(kinds: dict[bytes, Any], kind: bytes) -> bool:
+    """Count one more sighting of a kind; tell whether it is the one on which a template is made of it."""
+    seen = kinds.get(kind, 0)
+    if not isinstance(seen, int) or (not seen and len(kinds) >= _KINDS):
+        return False
+    kinds[kind] = seen + 1
+    return seen + 1 == _SIGHTINGS
+
+
+def _peeled(probe: str) -> dict[str, Any] | None:
+    end, prefix = peel(probe)
+    return None if probe[end:].strip() else {name: getattr(prefix, name) for name in Prefix.__slots__}
+
+
+def _remember(memory: dict[Any, Any], key: Any, thing: Any) -> None:
+    """Add to a memory, which is emptied first when it is full."""
+    if len(memory) >= REMEMBERED:
+        memory.clear()
+    memory[key] = thing
+
+
+def _surrogates(text: str) -> int:
+    return sum("\udc80" <= char <= "\udcff" for char in text) if not text.isascii() else 0
+
+
+def _wrong_bytes(data: bytes) -> int:
+    """Return how many bytes of a text are not UTF-8."""
+    try:
+        data.decode("utf-8")
+    except UnicodeDecodeError:
+        return len(data) - len(data.decode("utf-8", "ignore").encode("utf-8"))
+    return 0
