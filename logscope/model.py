@@ -17,7 +17,6 @@ From small to large::
 from __future__ import annotations
 
 import math
-from copy import copy
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, TypeAlias
 
@@ -124,10 +123,8 @@ class Payload:
     length: int = 0
 
     def with_fields(self, fields: dict[str, Any], length: int) -> Payload:
-        """Return what a whole record of the same kind says that has other fields."""
-        new = copy(self)
-        new.fields, new.length = fields, length
-        return new
+        """Return what a whole server line of the same kind says that has other fields."""
+        return Payload("event", self.event, self.site, self.role, fields=fields, length=length)
 
     def sibling(self, norm: float, head: tuple[float, ...], length: int) -> Payload:
         """Return what a whole record says that differs in norm and head only, printed exactly; the fields are shared.

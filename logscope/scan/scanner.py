@@ -91,7 +91,8 @@ class Scanner:
         if block.gap:
             self._pending.close("lines were left out behind it")
         build = _Build(block.offset + len(block.data), len(block.data))
-        self._bytes(block, build.chunk)
+        build.chunk.accounting.bytes = len(block.data)
+        build.chunk.accounting.lines = block.newlines or block.data.count(b"\n")
         if block.data:
             self._lines(block, build)
         self._open_line = bool(block.data) and not block.data.endswith(b"\n")
@@ -107,7 +108,8 @@ class Scanner:
     def _lines(self, block: Block, build: _Build) -> None:
         """Find the records of a block: in bulk, then what is left one by one."""
         data, first_line = block.data, block.line
-        lines, odd = _cut(data)
+        lines, odd, wrong = _cut(data)
+        self._wrong_bytes(block, odd, wrong, build.chunk)
         total = len(lines)
         lengths = lines.str.len_bytes().to_numpy().astype(np.int64)
         starts = np.cumsum(lengths + 1) - lengths - 1
@@ -317,7 +319,8 @@ class Scanner:
         if found is None or len(text) > _LONG_LINE:
             return
         at, anchor = found
-        if anchor not in grammar.steady or len(grammar.undigited_finder.findall(key)) != 1:
+        seen = self._kinds.get(key, 0)
+        if anchor not in grammar.steady or seen == _SIGHTINGS or len(grammar.undigited_finder.findall(key)) != 1:
             return
         if Anchored(grammar, text).quoted(at, 0):
             return  # It is counted every time.
@@ -373,28 +376,16 @@ class Scanner:
 
     # ------------------------------------------------------------------------------------------------------ accounting
 
-    def _bytes(self, block: Block, chunk: Chunk) -> None:
-        """Count bytes, newlines, and bytes that are not UTF-8."""
-        data, counts = block.data, chunk.accounting
-        counts.bytes = len(data)
-        counts.lines = block.newlines or data.count(b"\n")
-        if data.isascii() and not self._undecoded:
-            return
-        if self._undecoded or not data.endswith(b"\n"):
+    def _wrong_bytes(self, block: Block, lines: np.ndarray, wrong: int, chunk: Chunk) -> None:
+        """Count bytes that are not UTF-8, and list their first lines."""
+        if self._undecoded or not block.data.endswith(b"\n"):
             # A piece of a long line may end inside a character.
-            text = self._decoder.decode(data)
+            wrong = _surrogates(self._decoder.decode(block.data))
             self._undecoded = bool(self._decoder.getstate()[0])
-            wrong = _surrogates(text)
-        else:
-            wrong = _wrong_bytes(data)
         if wrong:
-            counts.invalid_utf8_bytes = wrong
-            for number, raw in enumerate(data.split(b"\n"), block.line):
-                if self._listed >= LISTED_LINES:
-                    return
-                if not raw.isascii() and _wrong_bytes(raw):
-                    chunk.invalid_lines.append(number)
-                    self._listed += 1
+            chunk.accounting.invalid_utf8_bytes += wrong
+            chunk.invalid_lines = (lines[: LISTED_LINES - self._listed] + block.line).tolist()
+            self._listed += len(chunk.invalid_lines)
 
     def _done(self, build: _Build, block: Block) -> Chunk:
         """Put together what was found in bulk and what was read exactly."""
@@ -567,12 +558,12 @@ def distinct(names: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return first[order], rank[number]
 
 
-def _cut(data: bytes) -> tuple[pl.Series, np.ndarray]:
-    """Return a block's lines as text, and which of them hold bytes that are not UTF-8 (shown as ``?`` there)."""
+def _cut(data: bytes) -> tuple[pl.Series, np.ndarray, int]:
+    """Return a block's lines as text, which of them hold bytes that are not UTF-8 (``?`` there), and how many bytes."""
     try:
-        return pl.read_lines(data).to_series(), np.zeros(0, np.int64)
+        return pl.read_lines(data).to_series(), np.zeros(0, np.int64), 0
     except pl.exceptions.ComputeError:
-        fixed, at = bytearray(data), 0
+        fixed, at, wrong = bytearray(data), 0, 0
         view = memoryview(data)
         bad: list[int] = []
         while True:
@@ -582,9 +573,10 @@ def _cut(data: bytes) -> tuple[pl.Series, np.ndarray]:
             except UnicodeDecodeError as error:
                 fixed[at + error.start : at + error.end] = b"?" * (error.end - error.start)
                 bad.append(at + error.start)
+                wrong += error.end - error.start
                 at += error.end
         newlines = np.flatnonzero(np.frombuffer(data, np.uint8) == 10)
-        return pl.read_lines(bytes(fixed)).to_series(), np.unique(np.searchsorted(newlines, bad))
+        return pl.read_lines(bytes(fixed)).to_series(), np.unique(np.searchsorted(newlines, bad)), wrong
 
 
 def _one_pass(grammar: Grammar) -> str | None:
@@ -617,12 +609,3 @@ def _remember(memory: dict[Any, Any], key: Any, thing: Any) -> None:
 
 def _surrogates(text: str) -> int:
     return sum("\udc80" <= char <= "\udcff" for char in text) if not text.isascii() else 0
-
-
-def _wrong_bytes(data: bytes) -> int:
-    """Return how many bytes of a text are not UTF-8."""
-    try:
-        data.decode("utf-8")
-    except UnicodeDecodeError:
-        return len(data) - len(data.decode("utf-8", "ignore").encode("utf-8"))
-    return 0
