@@ -260,12 +260,12 @@ def _odd(prints: Prints, number: int, *, buffered: bool, marked: bool) -> np.nda
 
 
 def _by_kinds(prints: Prints, number: int, *, final: bool) -> tuple[np.ndarray, int]:
-    """Number records by their kind: n neighbours of one kind and shape are n copies, whatever their values.
+    """Number records by family: n neighbours of one kind and shape are n copies, whatever their values.
 
     Returns numbers and how many prints from the beginning are told; 0 when a copy is missing or stands elsewhere.
     """
-    total = len(prints.kind)
-    nth, count, order = _ordinals(prints.kind)
+    total = len(prints.family)
+    nth, count, order = _ordinals(prints.family)
     turn = nth // number
     opens = nth % number == 0
     whole = (turn + 1) * number <= count
@@ -285,13 +285,13 @@ def _by_kinds(prints: Prints, number: int, *, final: bool) -> tuple[np.ndarray, 
         same = (prints.text[one] == prints.text[other]) & (first[one] != first[other])
         split[other[same]] = True
         split[one[same]] = True
-    # Ranks stand together between two records of one kind: the earlier one is complete before what follows it begins.
+    # Ranks stand together between two records of one family: the earlier one is complete before what follows it begins.
     records = np.flatnonzero(opens)
     again = records[nth[records] > 0]
     previous_last = order[place[again] - 1]
     behind = np.searchsorted(records, again) - 1
     late = previous_last >= records[np.maximum(behind, 0)]
-    same_kind = prints.kind[records[np.maximum(behind, 0)]] == prints.kind[again]
+    same_kind = prints.family[records[np.maximum(behind, 0)]] == prints.family[again]
     split[again[late & ~same_kind]] = True
     wrong = np.flatnonzero(split | ~whole)
     limit = int(wrong[0]) if len(wrong) else total
