@@ -184,6 +184,36 @@ INDICES = {
     "server": {"file": "files", "prefix": "prefixes", "said": "said"},
 }  # fmt: skip
 
+# What is said, as columns; of heads norm, slack, first values and length are null or 0.
+PAYLOADS = _schema(
+    {
+        "kind": pl.String,
+        "event": pl.String,
+        "site": pl.String,
+        "role": pl.String,
+        "layer": pl.Int64,
+        "shape": pl.List(pl.Int64),
+        "norm": pl.Float64,
+        "norm_resolution": pl.Float64,
+        "norm_derived": pl.Boolean,
+        "head": VALUES,
+        "head_resolution": VALUES,
+        "mode": pl.String,
+        "fields": pl.String,
+        "intact": pl.String,
+        "reason": pl.String,
+        "column": pl.Int64,
+        "length": pl.Int64,
+    }
+)
+
+PREFIXES = _schema(
+    {
+        "time": pl.String, "origin": pl.String, "pid": pl.Int64, "dp_rank": pl.Int32, "pp_rank": pl.Int32,
+        "tp_rank": pl.Int32, "ep_rank": pl.Int32, "extra": pl.String, "peeled": pl.Boolean,
+    }
+)  # fmt: skip
+
 # -- what users see (docs/reference/frames.md) ----------------------------------------------------------------------
 
 PREFIX = _schema(

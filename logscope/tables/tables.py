@@ -24,15 +24,17 @@ from logscope.model import (
     ServerEvent,
 )
 from logscope.report import plain
+from logscope.tables import frames
 from logscope.tables.schema import INDICES, PASSES, TABLES, frame
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from numpy.typing import NDArray
 
     from logscope.model import Occurrence
     from logscope.report import Item
+    from logscope.tables.select import Select
 
     Shift = int | NDArray[np.int64]
 
@@ -85,7 +87,7 @@ class Tables:
         if len(parts) == 1:
             return parts[0]
         whole = cls(read=next((part.read for part in parts if part.read is not None), None))
-        frames: dict[str, list[pl.DataFrame]] = {name: [] for name in TABLES}
+        found: dict[str, list[pl.DataFrame]] = {name: [] for name in TABLES}
         heights: dict[str, Shift] = dict.fromkeys(TABLES, 0)
         starts = {}
         for name in ("heads", "prefixes", "said"):
@@ -93,33 +95,37 @@ class Tables:
             setattr(whole, name, values)
         known: set[int] = set()
         for number, part in enumerate(parts):
-            shifts: dict[str, Shift] = heights | {name: found[number] for name, found in starts.items()}
+            shifts: dict[str, Shift] = heights | {name: start[number] for name, start in starts.items()}
             shifts |= {"files": _places(part.files, whole.files), "groups": _places(part.groups, whole.groups)}
-            for name, found in frames.items():
-                found.append(_moved(name, getattr(part, name), shifts))
-            heights = {name: sum(table.height for table in found) for name, found in frames.items()}
+            for name, tables in found.items():
+                tables.append(_moved(name, getattr(part, name), shifts))
+            heights = {name: sum(table.height for table in tables) for name, tables in found.items()}
             whole.segments += [one for one in part.segments if id(one) not in known]
             known.update(map(id, part.segments))
             whole.accounting.add(part.accounting)
-        for name, found in frames.items():
-            if found:
-                setattr(whole, name, pl.concat(found))
+        for name, tables in found.items():
+            if tables:
+                setattr(whole, name, pl.concat(tables))
         return whole
 
     def keep(self, records: pl.Series, server: pl.Series) -> Tables:
         """Return the part with these records and server rows (masks), and the passes that have such records.
 
-        What a pass says of its records (rows, captures, layers, copies, where its join stands) is said anew.
+        What a pass of which records go says of them (rows, captures, copies, where its join stands) is said anew.
         """
         kept = replace(self, server=self.server.filter(server))
-        if not records.all():
-            kept.records = self.records.filter(records)
-            prints = records.gather(self.prints["record"])
-            kept.prints = self.prints.filter(prints)
-            shifts: dict[str, Shift] = {"records": _renumbered(records), "prints": _renumbered(prints)}
-            kept.prints = _moved("prints", kept.prints, shifts)
-            kept.records = _moved("records", kept.records, shifts)
-            kept.passes = with_records(self.passes, kept.records)
+        if records.all():
+            return kept
+        prints = records.gather(self.prints["record"])
+        shifts: dict[str, Shift] = {"records": _renumbered(records), "prints": _renumbered(prints)}
+        kept.records = _moved("records", self.records.filter(records), shifts)
+        kept.prints = _moved("prints", self.prints.filter(prints), shifts)
+        kept.passes = self.passes.filter(self.passes["key"].is_in(kept.records["pass"].implode()))
+        narrowed = kept.records.height < (kept.passes["last"] - kept.passes["first"] + 1).sum()
+        if narrowed:
+            kept.passes = with_records(kept.passes, kept.records)
+        else:
+            kept.passes = _moved("passes", kept.passes, shifts)
         return kept
 
     def payload(self, row: int) -> Payload:
@@ -135,6 +141,16 @@ class Tables:
         """Return every key = value of a server row as typed JSON: nan and inf as their names."""
         found: dict[str, Any] = plain(self.payload(row).fields)
         return found
+
+    def events(self, names: Sequence[str] | None = None, select: Select | None = None) -> pl.DataFrame:
+        """Return one row per (selected) event, copies included, in file order; ``names`` are the columns wanted."""
+        return frames.events(frames.Held(self), names, select)
+
+    def event_rows(
+        self, start: int = 0, stop: int | None = None, select: Select | None = None
+    ) -> Iterator[dict[str, Any]]:
+        """Yield the fixed event records of some events, in file order."""
+        return frames.event_rows(self.events(select=select)[start:stop])
 
     def items(self, *, copies: bool = True, known: set[int] | None = None) -> Iterator[Item]:
         """Yield segments, forward passes and server lines, file by file, in the order of their first lines.
@@ -201,7 +217,7 @@ class Tables:
 
 
 def with_records(passes: pl.DataFrame, records: pl.DataFrame) -> pl.DataFrame:
-    """Return the passes that have records, with what these say of them: rows, captures, copies, where its join stands.
+    """Return the passes that have records, with what these say of them: rows, captures, where its join stands.
 
     ``records`` are those of a batch, in the order of its passes. A pass has the rows of its first record but the join,
     which may have kept fewer; the width of one state is that of the first capture, in the draft that of the embeddings.
@@ -213,6 +229,7 @@ def with_records(passes: pl.DataFrame, records: pl.DataFrame) -> pl.DataFrame:
         records.with_columns(row=row, **{name: usable & event.is_in(events) for name, events in kinds.items()})
         .group_by("pass", maintain_order=True)
         .agg(
+            pl.col("line").first(),
             pl.col("row").first().alias("first"),
             pl.col("row").last().alias("last"),
             *(pl.col("row").filter(name).first().alias(name) for name in kinds),
