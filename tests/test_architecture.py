@@ -39,6 +39,7 @@ ROWS: list[tuple[str, list[str]]] = [
         ],
     ),
     ("report", ["report", "select", "labelled", "event", "versions"]),
+    ("tables", ["tables"]),
     ("queries", ["queries"]),
     ("run", ["remote", "ahead", "run", "live", "frames", "saved", "scale"]),
     ("check", ["contract", "rules", "check"]),
@@ -129,7 +130,7 @@ def test_heavy_packages_stay_where_they_belong(path: Path) -> None:
         assert name == "cli"
     if "rich" in loaded:
         assert name in ("render", "cli")
-    if name not in ("frames", "saved", "event", "contract", "cli", "render", "plot"):
+    if name not in ("frames", "saved", "event", "tables", "contract", "cli", "render", "plot"):
         assert not loaded, f"{name} imports {loaded} when it is loaded"
 
 

@@ -1,0 +1,337 @@
+"""The frames that users see, looked up in the tables: events, passes, unparsed; and SQL over them.
+
+This module is responsible for what docs/reference/frames.md promises. It must not know whether the tables are in memory
+or in a folder: it asks for one column after the other, and only for those that are wanted.
+"""
+
+from __future__ import annotations
+
+import json
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+import polars as pl
+from polars.io.plugins import register_io_source
+
+from logscope.errors import UsageError
+from logscope.report import plain
+from logscope.tables.schema import EVENTS, FORWARDS, PASSES, PAYLOADS, PREFIX, PREFIXES, UNPARSED, frame
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from logscope.model import Payload, Prefix
+    from logscope.tables.select import Select
+    from logscope.tables.tables import Tables
+
+# The keys of an event record, in their fixed order.
+EVENT_KEYS = (
+    "file", "line", "offset", "segment", "during", "time", "origin", "pid", "dp_rank", "pp_rank", "tp_rank",
+    "ep_rank", "site", "event", "role", "phase", "evidence", "pass", "layer", "rows", "width", "shape", "norm", "head",
+    "capture_hidden_mode", "intact", "fields",
+)  # fmt: skip
+
+
+class Columns(Protocol):
+    """Where columns come from.
+
+    Tables are ``passes``, ``records`` and ``server``; ``lines``: prints and server rows merged into file order, with
+    the columns of prints and ``server``, the row number there; ``payloads``: what heads and, behind them, the server
+    rows say; ``prefixes``: what prefixes say. ``files`` are the names, ``heads`` the number of heads.
+    """
+
+    files: list[str]
+    heads: int
+
+    def column(self, table: str, name: str) -> pl.Series:
+        """Return a column."""
+
+    def head_rows(self, heads: pl.Series) -> pl.Series:
+        """Return where in ``payloads`` these heads stand."""
+
+
+class Held:
+    """The columns of tables in memory. Batches share their heads: only those of this one are looked at."""
+
+    def __init__(self, tables: Tables) -> None:
+        self._tables = tables
+        self._kept: dict[str, pl.DataFrame] = {}
+        self._used = pl.concat([tables.records["head"], tables.prints["head"].drop_nulls()]).unique().sort()
+        self.files, self.heads = tables.files, len(self._used)
+
+    def head_rows(self, heads: pl.Series) -> pl.Series:
+        """Return where in ``payloads`` these heads stand."""
+        return self._used.search_sorted(heads).set(heads.is_null(), None)
+
+    def column(self, table: str, name: str) -> pl.Series:
+        """Return a column; what is no table of its own is made when it is first asked for."""
+        if table not in self._kept:
+            made = {"lines": self._lines, "payloads": self._payloads, "prefixes": self._prefixes}.get(table)
+            self._kept[table] = made() if made is not None else getattr(self._tables, table)
+        return self._kept[table][name]
+
+    def _prefixes(self) -> pl.DataFrame:
+        return prefix_frame(self._tables.prefixes)
+
+    def _payloads(self) -> pl.DataFrame:
+        tables = self._tables
+        return payload_frame(
+            [*(tables.heads[at] for at in self._used), *map(tables.payload, range(len(tables.server)))]
+        )
+
+    def _lines(self) -> pl.DataFrame:
+        prints, server = self._tables.prints, self._tables.server
+        file = self._tables.records["file"].gather(prints["record"])
+        # A file's number and an offset in it as one number: 2^47 bytes of log are more than there will be.
+        mine, theirs = (
+            file.to_numpy().astype(np.int64) << 47 | table["offset"].to_numpy()
+            for file, table in ((file, prints), (server["file"], server))
+        )
+        order = np.insert(np.arange(len(mine)), np.searchsorted(mine, theirs), len(mine) + np.arange(len(theirs)))
+        rows = server.select("line", "offset", "prefix", server=pl.int_range(pl.len(), dtype=pl.Int64))
+        return pl.concat([prints, rows], how="diagonal")[order]
+
+
+def prefix_frame(prefixes: Sequence[Prefix]) -> pl.DataFrame:
+    """Return prefixes as columns."""
+    columns: dict[str, Any] = {name: [getattr(one, name) for one in prefixes] for name in PREFIXES}
+    return frame(PREFIXES, columns | {"extra": [json.dumps(one.extra) for one in prefixes]})
+
+
+def payload_frame(payloads: Sequence[Payload]) -> pl.DataFrame:
+    """Return payloads as columns; their fields as JSON text, in which Python writes NaN and Infinity."""
+    columns: dict[str, Any] = {name: [getattr(one, name) for one in payloads] for name in PAYLOADS}
+    texts = [json.dumps(one.fields, ensure_ascii=False, default=str) for one in payloads]
+    return frame(PAYLOADS, columns | {"fields": texts})
+
+
+def events(source: Columns, names: Sequence[str] | None = None, select: Select | None = None) -> pl.DataFrame:
+    """Return these columns of the (selected) events, copies included, in file order; all of them by default."""
+    looked = _Events(source, select)
+    return pl.DataFrame([looked.column(name).cast(EVENTS[name]).alias(name) for name in names or EVENTS])
+
+
+class _Events:
+    """The columns of the events: each line looked up in what it is a print of."""
+
+    def __init__(self, source: Columns, select: Select | None = None) -> None:
+        self._source = source
+        self._rows: pl.Series | None = None
+        kind = source.column("server", "kind").gather(source.column("lines", "server"))
+        self._restrict((kind != "unparsed").fill_null(value=True))
+        if select:
+            self._restrict(select.of_events(self.column))
+
+    def _restrict(self, rows: pl.Series) -> None:
+        """Leave out rows of those that are left."""
+        if not rows.all():
+            self._rows = rows.arg_true() if self._rows is None else self._rows.filter(rows)
+        self._record, self._server = self._line("record"), self._line("server")
+        self.__dict__.pop("_said", None)
+
+    def _line(self, name: str) -> pl.Series:
+        column = self._source.column("lines", name)
+        return column if self._rows is None else column.gather(self._rows)
+
+    def _of_record(self, name: str) -> pl.Series:
+        return self._source.column("records", name).gather(self._record)
+
+    def _of_server(self, name: str) -> pl.Series:
+        return self._source.column("server", name).gather(self._server)
+
+    def _of_pass(self, name: str) -> pl.Series:
+        keys = self._source.column("passes", "key")
+        at = pl.Series(keys.search_sorted(self._source.column("records", "pass")))
+        return self._source.column("passes", name).gather(at.gather(self._record))
+
+    def _either(self, name: str) -> pl.Series:
+        return _first_of(self._of_record(name), self._of_server(name))
+
+    @cached_property
+    def _said(self) -> pl.Series:
+        """Where in the payloads stands what a line says."""
+        head = self._source.head_rows(_first_of(self._line("head"), self._of_record("head")))
+        return _first_of(head, self._server + self._source.heads)
+
+    def _of_payload(self, name: str) -> pl.Series:
+        return self._source.column("payloads", name).gather(self._said)
+
+    def _value(self, name: str, said: str) -> pl.Series:
+        """Return norm or first values: a print's own, else its record's; of a server row the payload's."""
+        own = self._line("head").is_not_null()
+        printed = self._line(name).zip_with(own, self._of_record(name))
+        return printed.zip_with(self._server.is_null(), self._of_payload(said))
+
+    def column(self, name: str) -> pl.Series:
+        """Return a column."""
+        if name in ("line", "offset"):
+            return self._line(name)
+        if name in PREFIX:
+            return self._of_prefix(name)
+        if name == "file":
+            return pl.Series(self._source.files, dtype=pl.String).gather(self._either("file"))
+        if name == "segment":
+            return self._either(name)
+        if name == "during":
+            return _first_of(self._of_pass(name), self._of_server(name))
+        if name in ("phase", "evidence", "pass"):
+            return self._of_pass("number" if name == "pass" else name)
+        if name == "role":
+            return _first_of(self._of_payload(name), self._of_pass(name).cast(pl.String))
+        if name == "seen":
+            return self._seen()
+        if name == "norm":
+            return self._value("norm", "norm")
+        if name == "head":
+            return self._value("values", "head")
+        if name == "accept_len":
+            return self._of_server(name)
+        if name == "fields":
+            return self._fields()
+        if name in ("shape", "rows", "width"):
+            shapes = self._source.column("payloads", "shape")
+            return _axes(shapes, name).gather(self._said)
+        return self._of_payload("mode" if name == "capture_hidden_mode" else name)
+
+    def _of_prefix(self, name: str) -> pl.Series:
+        column = self._source.column("prefixes", "time" if name == "time_printed" else name)
+        return (as_time(column) if name == "time" else column).gather(self._line("prefix"))
+
+    def _seen(self) -> pl.Series:
+        """Return the time of every line: its own, or that of the last one before it in its file."""
+        printed = pl.DataFrame({"file": self._either("file"), "time": self._of_prefix("time_printed")})
+        last = printed.select(pl.col("time").forward_fill().over("file")).to_series()
+        return _first_of(last, _first_of(self._of_pass("time"), self._of_server("time")))
+
+    def _fields(self) -> pl.Series:
+        """Return fields as JSON text, with the ranks of a prefix that have no column of their own."""
+        told = self._source.column("payloads", "fields")
+        odd = told.str.contains("NaN|Infinity")
+        if odd.any():
+            told = told.scatter(odd.arg_true(), [_text(json.loads(text)) for text in told.filter(odd)])
+        found = told.gather(self._said)
+        extra = self._source.column("prefixes", "extra").gather(self._line("prefix"))
+        more = (extra != "[]").arg_true()
+        joined = [
+            _text(json.loads(text) | dict(json.loads(ranks)))
+            for text, ranks in zip(found.gather(more), extra.gather(more), strict=True)
+        ]
+        return found.scatter(more, joined) if joined else found
+
+
+def _text(fields: dict[str, Any]) -> str:
+    return json.dumps(plain(fields), ensure_ascii=False)
+
+
+def _first_of(one: pl.Series, other: pl.Series) -> pl.Series:
+    return one.zip_with(one.is_not_null(), other)
+
+
+def _axes(shapes: pl.Series, name: str) -> pl.Series:
+    if name == "width":
+        return shapes.list.last()
+    if name == "rows":
+        return shapes.list.first().set(shapes.list.len() < 2, None)
+    return shapes.cast(pl.List(pl.String)).list.join("x")
+
+
+def as_time(printed: pl.Series) -> pl.Series:
+    """Return printed times as they stand there, without their zone; null where date or year is not printed."""
+    bare = printed.str.replace(r"(Z|[+-]\d\d:?\d\d)$", "")
+    return bare.str.to_datetime("%Y-%m-%dT%H:%M:%S%.f", strict=False, time_unit="us")
+
+
+def event_rows(found: pl.DataFrame) -> Iterator[dict[str, Any]]:
+    """Yield rows of the events frame as fixed event records: all of EVENT_KEYS; nan and inf by their names."""
+    columns = found.select(*EVENT_KEYS).with_columns(time=found["time_printed"])
+    for row in columns.iter_rows(named=True):
+        row["shape"] = None if row["shape"] is None else [int(axis) for axis in row["shape"].split("x")]
+        row["norm"] = plain(row["norm"])
+        row["head"] = plain(row["head"])
+        row["fields"] = json.loads(row["fields"])
+        yield row
+
+
+def forwards(source: Columns) -> pl.DataFrame:
+    """Return one row per forward pass."""
+
+    def of(name: str) -> pl.Series:
+        return source.column("passes", name)
+
+    def at(record: str, name: str) -> pl.Series:
+        return source.column("records", name).gather(of(record))
+
+    same = {name: of(name) for name in FORWARDS if name in PASSES and name not in ("file", "time", "copies")}
+    records = pl.DataFrame([source.column("records", name) for name in ("pass", "copies", "differ")])
+    by_pass = records.group_by("pass", maintain_order=True).agg(pl.col("copies").max(), pl.col("differ").sum())
+    return frame(
+        FORWARDS,
+        same
+        | {
+            "file": pl.Series(source.files, dtype=pl.String).gather(of("file")),
+            "pass": of("number"),
+            "reason": of("why"),
+            "time": as_time(of("time")),
+            "time_printed": of("time"),
+            "hidden_captures": of("captures"),
+            "joined_width": at("join", "width"),
+            "joined_norm": at("join", "norm"),
+            "mode": at("join", "mode"),
+            "input_width": at("input", "width"),
+            "input_norm": at("input", "norm"),
+            "copies": by_pass["copies"],
+            "expected_copies": of("expected"),
+            "variants": by_pass["differ"],
+        },
+    )
+
+
+def unparsed(source: Columns) -> pl.DataFrame:
+    """Return one row per record that no event matched."""
+    rows = (source.column("server", "kind") == "unparsed").arg_true()
+    said = rows.cast(pl.Int64) + source.heads
+    columns = {name: source.column("server", name).gather(rows) for name in ("line", "offset")}
+    columns |= {"anchor": source.column("server", "event").gather(rows)}
+    columns |= {name: source.column("payloads", name).gather(said) for name in ("column", "reason")}
+    files = pl.Series(source.files, dtype=pl.String).gather(source.column("server", "file").gather(rows))
+    return frame(UNPARSED, {"file": files, **columns})
+
+
+FRAMES: dict[str, tuple[pl.Schema, Callable[[Columns], pl.DataFrame]]] = {
+    "events": (EVENTS, events), "passes": (FORWARDS, forwards), "unparsed": (UNPARSED, unparsed)
+}  # fmt: skip
+
+
+def lazy(source: Columns, name: str, select: Select | None = None) -> pl.LazyFrame:
+    """Return ``events``, ``passes`` or ``unparsed``; of the events only the columns asked for are looked up."""
+    schema, made = FRAMES[name]
+
+    def read(
+        columns: list[str] | None, predicate: pl.Expr | None, rows: int | None, _: int | None
+    ) -> Iterator[pl.DataFrame]:
+        wanted = columns or schema.names()
+        found = events(source, wanted, select) if name == "events" else made(source).select(wanted)
+        yield (found if predicate is None else found.filter(predicate)).head(len(found) if rows is None else rows)
+
+    return register_io_source(read, schema=schema)
+
+
+def sql(source: Columns, query: str, select: Select | None = None) -> pl.DataFrame:
+    """Run a query over ``events`` (the selected ones), ``passes`` and ``unparsed``.
+
+    Raises
+    ------
+    UsageError
+        polars does not understand it.
+
+    """
+    try:
+        return pl.SQLContext({name: lazy(source, name, select) for name in FRAMES}).execute(query, eager=True)
+    except (pl.exceptions.PolarsError, ValueError) as error:
+        raise UsageError(
+            "this query is not understood",
+            why=str(error).splitlines()[0],
+            note=f"tables: {', '.join(FRAMES)}",
+            help="columns: docs/reference/frames.md",
+        ) from error

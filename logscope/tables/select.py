@@ -1,0 +1,325 @@
+"""Which part of a run a question is asked about: phase, role, rank, site, layer, stage, time.
+
+This module is responsible for reading the selection a user wrote, with the nearest word where one is unknown, and for
+telling which rows belong to it. It must not know how tables are filled, and it holds no state of a run.
+
+What each selection means:
+
+- ``phase``, ``role``: of a forward pass. Names of SGLang's forward modes are understood (``TARGET_VERIFY``); numbers
+  are refused, since they changed between versions. Server lines belong to no pass and are kept.
+- ``site``, ``layer``: of a record. A pass is kept when it has such a record, with those only.
+- ``rank``: ``3`` is tensor-parallel rank 3 (where a prefix has no TP rank: DP rank 3); ``dp1``, ``pp0``, ``ep2``,
+  ``dp1.tp0`` name others. A record without a printed rank is never selected by rank.
+- ``during``: startup, graph_capture, warmup, serving.
+- ``since``, ``until``: both ends included. A bound is compared by the parts it and the printed time have in common:
+  ``12:30`` is 12:30 of every day in the log, and a log that prints no year is compared by month, day and clock.
+  ``--since 23:00 --until 01:00`` goes over midnight. Zones are not converted: a time is what the log prints. A record
+  without a printed time has the time of the last one before it in its file. There is no ``-10m``: the end that it
+  would be counted from is not known while a pipe or a growing log is read.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import reduce
+from operator import and_, or_
+from typing import TYPE_CHECKING, NamedTuple
+
+import polars as pl
+
+from logscope.errors import UsageError, did_you_mean
+from logscope.model import DURING, PHASES, ROLES
+from logscope.tables.frames import prefix_frame
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from logscope.tables.tables import Tables
+
+# SGLang's names of forward modes, and what people call them.
+PHASE_ALIASES = {
+    "target_verify": "verify",
+    "draft_extend_v2": "draft_extend",
+    "mixed": "extend",
+    "prefill": "extend",
+}
+_RANK_NAMES = {"dp": "dp_rank", "pp": "pp_rank", "tp": "tp_rank", "ep": "ep_rank"}
+_BOUND = re.compile(
+    r"(?:(?:(?P<year>\d{4})-)?(?P<month>\d\d)-(?P<day>\d\d))?"
+    r"(?:(?<=\d)[T ](?=\d))?(?:(?P<clock>\d\d:\d\d(?::\d\d(?:[.,]\d+)?)?)(?P<zone>Z|[+-]\d\d:?\d\d)?)?"
+)
+
+
+class Time(NamedTuple):
+    """A printed time, or a bound, as far as it goes: ``2026``, ``02-10``, ``12:00:00.123``; None is not said."""
+
+    year: str | None
+    date: str | None
+    clock: str | None
+
+    def __str__(self) -> str:
+        """Return it as the log prints it."""
+        day = "-".join(part for part in (self.year, self.date) if part)
+        return "T".join(part for part in (day, self.clock) if part)
+
+
+def read_time(text: str) -> Time | None:
+    """Return the parts of a time as printed or as a user writes it, None when it is none."""
+    found = _BOUND.fullmatch(text)
+    if found is None or not text:
+        return None
+    date = f"{found['month']}-{found['day']}" if found["month"] else None
+    if date and not ("01" <= found["month"] <= "12" and "01" <= found["day"] <= "31"):
+        return None
+    clock = found["clock"]
+    if clock and not (clock[:2] <= "24" and clock[3:5] <= "59"):
+        return None
+    return Time(found["year"], date, clock.replace(",", ".") if clock else None)
+
+
+def _before(printed: Time, bound: Time) -> bool:
+    """Tell whether a printed time lies before a bound, by the parts both have."""
+    return _parts(printed, bound) < _parts(bound, printed)
+
+
+def _after(printed: Time, bound: Time) -> bool:
+    """Tell whether a printed time lies after a bound; ``12:30`` includes all of that minute, a date all of that day."""
+    mine, its = _parts(printed, bound), _parts(bound, printed)
+    return [part[: len(end)] for part, end in zip(mine, its, strict=True)] > its
+
+
+def _parts(time: Time, other: Time) -> list[str]:
+    """Return the parts of a time that the other has too, most significant first."""
+    return [part for part, theirs in zip(time, other, strict=True) if part is not None and theirs is not None]
+
+
+@dataclass(frozen=True, slots=True)
+class Rank:
+    """One rank selection: the ranks that must be printed, by column; ``bare`` is a number without a name."""
+
+    columns: tuple[tuple[str, int], ...] = ()
+    bare: int | None = None
+
+    def __str__(self) -> str:
+        """Return it as a user writes it."""
+        if self.bare is not None:
+            return str(self.bare)
+        return ".".join(f"{column.removesuffix('_rank')}{number}" for column, number in self.columns)
+
+    def accepts(self, column: Callable[[str], pl.Series]) -> pl.Series:
+        """Tell where these ranks are printed, from the columns of prefixes or events."""
+        if self.bare is None:
+            return _all([column(name) == number for name, number in self.columns], len(column("tp_rank")))
+        shown = column("tp_rank").zip_with(column("tp_rank").is_not_null(), column("dp_rank"))
+        return _any([shown == self.bare, column("origin") == f"rank{self.bare}"], len(shown))
+
+
+@dataclass(frozen=True, slots=True)
+class Select:
+    """A selection. Empty tuples and None select everything; make one from a user's words with :meth:`of`."""
+
+    phase: tuple[str, ...] = ()
+    role: tuple[str, ...] = ()
+    rank: tuple[Rank, ...] = ()
+    site: tuple[str, ...] = ()
+    layer: tuple[range, ...] = ()
+    during: tuple[str, ...] = ()
+    since: Time | None = None
+    until: Time | None = None
+
+    @classmethod
+    def of(
+        cls,
+        *,
+        phase: str | Sequence[str] = (),
+        role: str | Sequence[str] = (),
+        rank: str | Sequence[str] = (),
+        site: str | Sequence[str] = (),
+        layer: str | Sequence[str] = (),
+        during: str | Sequence[str] = (),
+        since: str | None = None,
+        until: str | None = None,
+    ) -> Select:
+        """Read a selection from words; each may hold several, separated by commas.
+
+        Raises :class:`UsageError` for a word that names nothing.
+        """
+        return cls(
+            phase=tuple(_phase(word) for word in _words(phase)),
+            role=tuple(_word("role", word, ROLES) for word in _words(role)),
+            rank=tuple(_rank(word) for word in _words(rank)),
+            site=tuple(_words(site)),
+            layer=tuple(_layer(word) for word in _words(layer)),
+            during=tuple(_word("stage of a run", word, DURING) for word in _words(during)),
+            since=_time("since", since),
+            until=_time("until", until),
+        )
+
+    def __bool__(self) -> bool:
+        """Return False when everything is selected."""
+        return self != Select()
+
+    def __str__(self) -> str:
+        """Return the selection in words: ``phase verify, extend; layer 31``."""
+        parts = {
+            "phase": ", ".join(self.phase),
+            "role": ", ".join(self.role),
+            "rank": ", ".join(map(str, self.rank)),
+            "site": ", ".join(self.site),
+            "layer": ", ".join(str(r.start) if len(r) == 1 else f"{r.start}-{r.stop - 1}" for r in self.layer),
+            "during": ", ".join(self.during),
+            "since": str(self.since or ""),
+            "until": str(self.until or ""),
+        }
+        return "; ".join(f"{name} {words}" for name, words in parts.items() if words) or "everything"
+
+    def filter(self, tables: Tables) -> Tables:
+        """Return the selected part of a batch: the passes and server lines that belong to it.
+
+        Of a pass the records of selected sites, layers and ranks are kept, with all their copies; one without such
+        records goes. Server lines have no phase, role, site or layer, and stay.
+        """
+        passes, records, server = tables.passes, tables.records, tables.server
+        prefixes = prefix_frame(tables.prefixes)
+        writers = self._writers(prefixes.get_column)
+        theirs = self._labels(passes.get_column, ("phase", "role", "during")) & self._times(passes["time"])
+        kept = theirs.gather(passes["key"].search_sorted(records["pass"]))
+        kept &= self._labels(records.get_column, ("site",)) & self._layers(records["layer"])
+        if self.rank:
+            kept &= pl.int_range(len(kept), eager=True).is_in(
+                tables.prints["record"].filter(writers.gather(tables.prints["prefix"])).unique().implode()
+            )
+        lines = self._labels(server.get_column, ("during",)) & self._times(server["time"])
+        return tables.keep(kept, lines & writers.gather(server["prefix"]))
+
+    def of_events(self, column: Callable[[str], pl.Series]) -> pl.Series:
+        """Tell which events belong to the selection, from columns of the events frame and ``seen``, their time.
+
+        An event that has no phase, role, site or layer does not belong to a selection of one: unlike :meth:`filter`,
+        this leaves server lines out then, and the copies of other ranks.
+        """
+        found = self._labels(column, ("phase", "role", "site", "during")) & self._layers(column("layer"))
+        return found & self._writers(column) & self._times(column("seen"))
+
+    def _labels(self, column: Callable[[str], pl.Series], names: Sequence[str]) -> pl.Series:
+        """Tell which rows have one of the selected words in each of these columns."""
+        found = [column(name).cast(pl.String).is_in(getattr(self, name)) for name in names if getattr(self, name)]
+        return _all(found, len(column(names[0])))
+
+    def _layers(self, layer: pl.Series) -> pl.Series:
+        wanted = [layer.is_between(one.start, one.stop - 1) for one in self.layer]
+        return _any(wanted, len(layer)) if wanted else _all([], len(layer))
+
+    def _writers(self, column: Callable[[str], pl.Series]) -> pl.Series:
+        wanted = [rank.accepts(column) for rank in self.rank]
+        return _any(wanted, len(column("tp_rank"))) if wanted else _all([], len(column("tp_rank")))
+
+    def _times(self, printed: pl.Series) -> pl.Series:
+        if self.since is None and self.until is None:
+            return _all([], len(printed))
+        accepted = [time for time in printed.unique().drop_nulls() if self.accepts_time(time)]
+        return _all([printed.is_in(accepted)], len(printed))
+
+    def accepts_time(self, time: str) -> bool:
+        """Tell whether a printed time lies within the bounds.
+
+        One that has no part in common with a bound (a clock against a date) lies outside any.
+        """
+        since, until = self.since, self.until
+        printed = read_time(time)
+        if printed is None or not all(_parts(printed, bound) for bound in (since, until) if bound is not None):
+            return False
+        late = since is None or not _before(printed, since)
+        early = until is None or not _after(printed, until)
+        if since is not None and until is not None and _over_midnight(since, until):
+            return late or early
+        return late and early
+
+
+def _all(masks: Iterable[pl.Series], rows: int) -> pl.Series:
+    return reduce(and_, (mask.fill_null(value=False) for mask in masks), pl.Series([True]).new_from_index(0, rows))
+
+
+def _any(masks: Iterable[pl.Series], rows: int) -> pl.Series:
+    return reduce(or_, (mask.fill_null(value=False) for mask in masks), pl.Series([False]).new_from_index(0, rows))
+
+
+def _over_midnight(since: Time, until: Time) -> bool:
+    """Tell whether two bounds without a date enclose a midnight."""
+    return (
+        since.date is None
+        and until.date is None
+        and since.clock is not None
+        and until.clock is not None
+        and since.clock > until.clock
+    )
+
+
+def _words(values: str | Sequence[str]) -> list[str]:
+    """Split at commas, leave out blanks; one text is one value, not its letters."""
+    if isinstance(values, str):
+        values = (values,)
+    return [word for value in values for word in (part.strip() for part in value.split(",")) if word]
+
+
+def _word(what: str, word: str, known: Sequence[str]) -> str:
+    """Return a known word in its own spelling, or raise with the nearest one."""
+    spelled = word.lower().replace("-", "_")
+    if spelled in known:
+        return spelled
+    raise UsageError(f"no {what} '{word}'", help=did_you_mean(spelled, known) or f"it is one of: {', '.join(known)}")
+
+
+def _phase(word: str) -> str:
+    """Return a phase, from its name or from SGLang's name of the forward mode."""
+    if word.isdigit():
+        raise UsageError(
+            f"no phase '{word}'",
+            why="the numbers of SGLang's forward modes changed between versions, so they are not interpreted",
+            help=f"give a name: {', '.join(PHASES)}",
+        )
+    spelled = word.lower().replace("-", "_").removeprefix("forwardmode.")
+    return _word("phase", PHASE_ALIASES.get(spelled, spelled), PHASES)
+
+
+def _rank(word: str) -> Rank:
+    """Return a rank selection from ``3``, ``rank3``, ``tp3``, ``DP1``, ``dp1.tp3``."""
+    if word.isdigit():
+        return Rank(bare=int(word))
+    found = re.fullmatch(r"rank(\d+)", word, re.IGNORECASE)
+    if found:
+        return Rank(bare=int(found[1]))
+    columns = []
+    for part in re.split(r"[.\s_/]+", word):
+        named = re.fullmatch(r"(dp|pp|tp|ep)(\d+)", part, re.IGNORECASE)
+        if named is None:
+            raise UsageError(f"no rank '{word}'", help="a rank is 3 (tensor-parallel), dp1, pp0, tp3, ep2 or dp1.tp3")
+        columns.append((_RANK_NAMES[named[1].lower()], int(named[2])))
+    return Rank(tuple(columns))
+
+
+def _layer(word: str) -> range:
+    """Return the layers ``31`` or ``0-30``, as printed."""
+    found = re.fullmatch(r"(\d{1,6})(?:-(\d{1,6}))?", word)
+    if found is None:
+        raise UsageError(f"no layer '{word}'", help="a layer is a number as printed (31) or a range (0-30)")
+    first, last = int(found[1]), int(found[2] or found[1])
+    if last < first:
+        raise UsageError(f"the range of layers '{word}' is empty", help=f"did you mean '{last}-{first}'?")
+    return range(first, last + 1)
+
+
+def _time(name: str, text: str | None) -> Time | None:
+    """Return a bound, or raise with the forms there are."""
+    if text is None:
+        return None
+    time = read_time(text.strip())
+    if time is not None:
+        return time
+    relative = re.fullmatch(r"[+-]?\d+\s*[a-z]+", text.strip(), re.IGNORECASE)
+    raise UsageError(
+        f"--{name} '{text}' is no time",
+        why="a relative time counts from the end of the log, which a pipe does not show" if relative else None,
+        help="give a time as the log prints it: 12:30, 12:30:05, 2026-02-10, 2026-02-10T12:30, 02-10 12:30",
+    )
