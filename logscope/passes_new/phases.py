@@ -24,7 +24,7 @@ from logscope.passes_new.cut import DRAFT, NONE, TARGET
 from logscope.passes_new.segments import ANY, MOST_DRAFT_TOKENS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from logscope.model import Payload, Phase
     from logscope.passes_new.segments import Lives
@@ -127,11 +127,11 @@ class Learned:
         return np.where(fewer | last, LAST, np.where(np.isin(of.mode, list(self.full)), FULL, 0))
 
     def learn(self, of: Shown, said: np.ndarray, sized: Callable[[np.ndarray, np.ndarray], np.ndarray]) -> None:
-        """Learn from passes, in order; the first two are those before, for what stands before the third.
+        """Learn from passes, in order; the first three are those before (role -1: none), for what stands before the fourth.
 
         ``said``: whether a Prefill line of so many tokens stands right behind the draft pass that follows.
         """
-        new = np.arange(len(of.role)) >= 2
+        new = np.arange(len(of.role)) >= 3
         served = of.region < 0
         back = np.roll(np.arange(len(of.role)), 1)
         draft = (of.role == DRAFT) & new
@@ -238,10 +238,12 @@ WHY = [
 ]
 
 
-def label(of: Shown, learned: Learned, lives: Lives, *, final: bool) -> tuple[Labels, np.ndarray]:
+def label(
+    of: Shown, learned: Learned, lives: Lives, known: Sequence[tuple[int, int, int]], *, final: bool
+) -> tuple[Labels, np.ndarray]:
     """Return the phases of passes, and which of them may be handed out (their next pass is there, or ``final``).
 
-    The first two passes are those before, already labelled.
+    The first passes are those before, with the labels that are ``known`` of them.
     """
     total = len(of.role)
     at = np.arange(total)
@@ -270,11 +272,14 @@ def label(of: Shown, learned: Learned, lives: Lives, *, final: bool) -> tuple[La
     evidence = np.full(total, NOTHING)
     why = np.zeros(total, np.int64)
     open_ = np.ones(total, np.bool_)
+    if known:
+        phase[: len(known)], evidence[: len(known)], why[: len(known)] = np.array(known).T
+        open_[: len(known)] = False
 
     def rule(mask: Any, name: int, known: int, reason: int = 0) -> None:
         """Decide the passes that are not decided and for which this holds."""
         nonlocal open_
-        hit = open_ & mask
+        hit = open_ & np.asarray(mask, np.bool_)
         phase[hit], evidence[hit], why[hit] = name, known, reason
         open_ = open_ & ~hit
 
@@ -290,14 +295,14 @@ def label(of: Shown, learned: Learned, lives: Lives, *, final: bool) -> tuple[La
     if learned.drafts:
         rule(target & of.fresh, EXTEND, ORDER)
         lost = (rows >= 0) & (tokens > 0) & (rows % np.maximum(tokens, 1) != 0)
-        known = (rows >= 0) & (rows[back] >= 0) & (tokens > 0) & (topk > 0)
-        other = known & (rows * topk != rows[back] * tokens)
+        both = (rows >= 0) & (rows[back] >= 0) & (tokens > 0) & (topk > 0)
+        other = both & (rows * topk != rows[back] * tokens)
         behind = target & back_decode & ~lost
         rule(behind & ~other & ~(lives.may_hide(version) & said), VERIFY, ORDER)
         rule(target & (read_after == FULL) & (rows_after > 1), VERIFY, ORDER)
         stands = (back_target | (back_draft & ((of.wide[back] >= 0) | decode[back]) & (rows[back] != 0))) & ~(behind & other)
         if learned.decodes or not lives.adaptive:
-            several = learned.decodes | ((steps >= 2) & ~lives.draft_graphs)
+            several = learned.decodes | ((steps >= 2) & (not lives.draft_graphs))
             rule(target & stands & several & ~(lives.adaptive & (steps < 2)), EXTEND, ORDER)
         rule(target & no_verify, EXTEND, ROWS)
         rule(target & (rows >= 0) & (rows <= learned.captured_rows), EXTEND, SERVER)
@@ -331,8 +336,8 @@ def label(of: Shown, learned: Learned, lives: Lives, *, final: bool) -> tuple[La
     rule(behind & narrow & learned.wide & foreign, UNKNOWN, NOTHING, 3)
     as_known = np.where(evidence[back] == PRINTED, PRINTED, ORDER)
     for name, then in ((EXTEND, EXTEND), (VERIFY, DRAFT_EXTEND)):
-        for known in (PRINTED, ORDER):
-            rule(behind & (phase[back] == name) & (as_known == known), then, known)
+        for told in (PRINTED, ORDER):
+            rule(behind & (phase[back] == name) & (as_known == told), then, told)
     rule(behind, UNKNOWN, NOTHING, 2)
     rule(draft & decode & (narrow | bool(learned.targets)), DECODE, ORDER)
     alone = draft & ~has_back & narrow & ~of.fresh

@@ -113,6 +113,7 @@ class Lives:
         self.padded = False
         self.draft_graphs = False
         self.belated = False
+        self.served_from: int | None = None
         self._marks: list[tuple[int, ...]] = []
         self._mark(offset)
 
@@ -136,6 +137,14 @@ class Lives:
             return True
         # Two servers of one launch (nodes, actors) print their arguments one after the other: one life.
         return event == "server_args" and self.args_origin is not None and self.args_origin == prefix.writer
+
+    def moved(self, offset: int) -> Lives:
+        """Return the same life in the file that took the place of this one: places begin anew."""
+        self.turned, self.offset, self.served_from = True, offset, None
+        self.prefills.clear()
+        self._marks.clear()
+        self._mark(offset)
+        return self
 
     def late(self) -> None:
         """Note a pass of the warm-up that is printed behind "ready"."""

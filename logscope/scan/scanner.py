@@ -476,7 +476,7 @@ class _Build:
             values[0, : min(len(head), VALUES)] = head[:VALUES]
             one["head"][0] = self.head(payload)
             one["norm"][0] = np.nan if payload.norm is None else payload.norm
-            one["slack"][0] = payload.norm_resolution
+            one["slack"][0] = -1.0 if payload.norm is None else payload.norm_resolution
             one["count"][0] = min(len(head), VALUES)
             one["rounded"][0] = payload.head_resolution is not None
             one["length"][0] = payload.length

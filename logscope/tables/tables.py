@@ -254,7 +254,7 @@ def with_records(passes: pl.DataFrame, records: pl.DataFrame) -> pl.DataFrame:
         wide=pl.when(draft).then(read > pl.coalesce(embeds, joined)),
     )
     whole = pl.when(joined % pl.col("hidden") == 0).then(joined // pl.col("hidden"))
-    told = found.with_columns(states=whole).cast({n: PASSES[n] for n in found.columns if n != "pass"})
+    told = found.with_columns(states=whole).cast({n: PASSES[n] for n in (*found.columns, "states") if n != "pass"})
     return passes.drop(*told.columns, "states", strict=False).join(told, left_on="key", right_on="pass").select(*PASSES)
 
 
