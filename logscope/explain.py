@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from logscope import grammar as grammars
 from logscope.blocks import Block
 from logscope.errors import GrammarError, Message, NothingRecognised, Where, did_you_mean
-from logscope.parse import Parser
+from logscope.scan.pending import Pending
 from logscope.report import Column, Report, Table
 
 if TYPE_CHECKING:
@@ -120,8 +120,11 @@ def explain_line(line: str, extra: Iterable[str | Path] = ()) -> Explanation:
     """
     known = grammars.load(extra)
     data = line.rstrip("\r\n").encode("utf-8", "surrogateescape")
-    parser = Parser(known, "line", quick=False)
-    found = parser.feed(Block("line", 0, 1, data, final=True, newlines=data.count(b"\n")))
+    parser = Pending(known)
+    for number, text in enumerate(data.split(b"\n")):
+        parser.line(text, 1 + number, data.find(text) if number else 0)
+    parser.close()
+    found = [(one.line, one.offset, one.prefix, one.payload) for one in parser.out]
     records = [one for one in found if one[3].kind != "mark"]
     if not any(one[3].kind == "event" for one in records):
         raise NothingRecognised(_why_nothing(known, data, records, parser))
@@ -201,7 +204,7 @@ def _stop(data: bytes, one: Occurrence) -> Message:
     )
 
 
-def _why_nothing(known: Grammar, data: bytes, records: list[Occurrence], parser: Parser) -> Message:
+def _why_nothing(known: Grammar, data: bytes, records: list[Occurrence], parser: Pending) -> Message:
     """Return the message for a line without any event: a caret where reading stopped, or what there is to look for."""
     text = data.decode("utf-8", "surrogateescape")
     if not records:

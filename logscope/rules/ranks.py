@@ -11,7 +11,6 @@ from array import array
 from collections import Counter, deque
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from logscope.copies import near
 from logscope.model import CAPTURE_EVENTS, Finding, Place, states
 from logscope.queries.lineage import same_head, same_norm
 from logscope.queries.words import and_list, count, layer_name, percent
@@ -756,3 +755,15 @@ def _one_server(one: RankFile, other: RankFile) -> bool:
     if nodes[0] is None or nodes[1] is None:
         return True
     return nodes[0].get("nnodes", 1) > 1 and nodes[0].get("node_rank") != nodes[1].get("node_rank")
+
+
+def near(one: Payload, other: Payload) -> bool:
+    """Tell whether two payloads differ only by noise: the same shape, norm and head within one per cent."""
+    if one.shape != other.shape or one.norm is None or other.norm is None:
+        return False
+    if abs(one.norm - other.norm) > 0.01 * max(abs(one.norm), abs(other.norm)):
+        return False
+    if one.head and other.head:
+        size = max(map(abs, (*one.head, *other.head)))
+        return all(abs(a - b) <= 0.01 * size for a, b in zip(one.head, other.head, strict=False))
+    return True

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from logscope.passes_new.cut import DRAFT, NONE, TARGET, Kinds, Passes
-from logscope.passes_new.phases import DECODE, DRAFT_EXTEND, EXTEND, UNKNOWN
-from logscope.passes_new.segments import CAPTURING
+from logscope.passes.cut import DRAFT, NONE, TARGET, Kinds, Passes
+from logscope.passes.phases import DECODE, DRAFT_EXTEND, EXTEND, UNKNOWN
+from logscope.passes.segments import CAPTURING
 
 # How many joined states back an input is looked for.
 REMEMBERED = 4

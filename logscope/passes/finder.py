@@ -13,11 +13,11 @@ import numpy as np
 import polars as pl
 
 from logscope.model import NO_PREFIX, Payload, Prefix, Segment
-from logscope.passes_new.group import Columns, Group
-from logscope.passes_new.heads import Heads
-from logscope.passes_new.lineage import STATE
-from logscope.passes_new.phases import WHY
-from logscope.passes_new.segments import OPENERS, PAST, STARTUP, Lives
+from logscope.passes.group import Columns, Group
+from logscope.passes.heads import Heads
+from logscope.passes.lineage import STATE
+from logscope.passes.phases import WHY
+from logscope.passes.segments import OPENERS, PAST, STARTUP, Lives
 from logscope.scan.chunk import joined, taken
 from logscope.tables import schema
 from logscope.tables.tables import Tables

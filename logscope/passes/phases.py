@@ -20,14 +20,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple, get_args
 import numpy as np
 
 from logscope.model import PHASES, Evidence
-from logscope.passes_new.cut import DRAFT, NONE, TARGET
-from logscope.passes_new.segments import ANY, MOST_DRAFT_TOKENS
+from logscope.passes.cut import DRAFT, NONE, TARGET
+from logscope.passes.segments import ANY, MOST_DRAFT_TOKENS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from logscope.model import Payload, Phase
-    from logscope.passes_new.segments import Lives
+    from logscope.passes.segments import Lives
 
 EXTEND, DECODE, VERIFY, DRAFT_EXTEND, IDLE, UNKNOWN = (PHASES.index(p) for p in
     ("extend", "decode", "verify", "draft_extend", "idle", "unknown"))  # fmt: skip

@@ -10,17 +10,17 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from logscope.passes_new import cut as cutting
-from logscope.passes_new import phases, writers
-from logscope.passes_new.cut import CAPTURE, DRAFT, END, FORWARD, JOIN, NONE, TARGET, Kinds
-from logscope.passes_new.lineage import Lineage
-from logscope.passes_new.phases import AHEAD, EXTEND, UNKNOWN, Learned, Shown
-from logscope.passes_new.segments import ANY, CAPTURING, SERVING, WARMING
+from logscope.passes import cut as cutting
+from logscope.passes import phases, writers
+from logscope.passes.cut import CAPTURE, DRAFT, END, FORWARD, JOIN, NONE, TARGET, Kinds
+from logscope.passes.lineage import Lineage
+from logscope.passes.phases import AHEAD, EXTEND, UNKNOWN, Learned, Shown
+from logscope.passes.segments import ANY, CAPTURING, SERVING, WARMING
 from logscope.scan.chunk import joined, taken
 
 if TYPE_CHECKING:
-    from logscope.passes_new.heads import Heads
-    from logscope.passes_new.segments import Lives
+    from logscope.passes.heads import Heads
+    from logscope.passes.segments import Lives
 
 Columns = dict[str, Any]
 # Passes that are kept as context, already handed out.

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from logscope.model import CAPTURE_EVENTS
-from logscope.passes_new.cut import Kinds, kinds
-from logscope.passes_new.phases import printed_phase
+from logscope.passes.cut import Kinds, kinds
+from logscope.passes.phases import printed_phase
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

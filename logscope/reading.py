@@ -1,0 +1,284 @@
+"""From sources to batches of tables, finished or growing: the one way that bytes become something to ask.
+
+This module is responsible for joining sources, scan and finder, for reading a little ahead of who asks, and for what is
+known of the files (:class:`Reading`). It must not know what is asked, nor how a file is followed.
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+import threading
+from collections import deque
+from dataclasses import dataclass, field
+from itertools import count
+from typing import TYPE_CHECKING, Any
+
+from logscope.blocks import Block
+from logscope.errors import UsageError
+from logscope.follow import follow
+from logscope.model import Accounting, ServerEvent
+from logscope.report import Context
+from logscope.scan.scanner import LISTED_LINES, Scanner
+from logscope.passes.finder import Finder
+from logscope.source import expand, is_remote
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+    from logscope.grammar import Grammar
+    from logscope.model import Payload
+    from logscope.reader import Source
+    from logscope.report import Item
+    from logscope.scan.chunk import Chunk
+    from logscope.tables.tables import Tables
+
+_MANIFEST = ".logscope.json"
+# Texts that look like records and are none that are kept, to be shown when nothing else is found.
+MISSES = 3
+# Bytes of a block: polars pays for every call, a small file is one block anyway.
+BLOCK = 16 << 20
+# From this size on a file is scanned in a thread of its own.
+_AHEAD = 32 << 20
+_KEPT = 5  # notices that a report repeats: of a connection lost every hour, more would hide the report
+
+
+@dataclass(slots=True)
+class Reading:
+    """What is known of the files while and after they are read: counts, warnings, origins, near misses."""
+
+    files: list[str] = field(default_factory=list)
+    accounting: Accounting = field(default_factory=Accounting)
+    warnings: list[str] = field(default_factory=list)
+    origins: dict[str, dict[str, Any]] = field(default_factory=dict)
+    misses: list[ServerEvent] = field(default_factory=list)
+    keys: count[int] = field(default_factory=lambda: count(1))
+
+    def begin(self, source: Source) -> None:
+        """Note that a source is being read, and where it came from when `logscope fetch` brought it."""
+        self.files.append(source.name)
+        path = source.path
+        # Only a copy that was fetched has a manifest beside it; nobody else pays for the import.
+        if path is not None and os.path.isfile(f"{os.fspath(path)}{_MANIFEST}"):  # noqa: PTH113 - a name, not a Path
+            from logscope.fetch import origin  # noqa: PLC0415
+
+            known = origin(path)
+            if known is not None:
+                self.origins[source.name] = known
+
+    def note_misses(self, items: Iterable[Item]) -> None:
+        """Keep the first texts that look like records and are none."""
+        if len(self.misses) < MISSES:
+            missed = [item for item in items if isinstance(item, ServerEvent) and item.payload.kind == "unparsed"]
+            self.misses += missed[: MISSES - len(self.misses)]
+
+    def context(self) -> Context:
+        """Return what questions may ask for."""
+        return Context(list(self.files), self.accounting, list(self.warnings), dict(self.origins))
+
+
+def sources_of(inputs: Iterable[Any], *, limit: int | None = None) -> list[Source]:
+    """Return the sources the inputs name; remote ones are fetched first, through the user's ssh.
+
+    Raises
+    ------
+    InputError, NothingRecognised, RemoteError
+        an input that is missing, unreadable, empty of logs, or not to be had.
+
+    """
+    local: list[Any] = []
+    remote: list[Source] = []
+    for item in inputs:
+        if isinstance(item, str) and is_remote(item):
+            from logscope.remote import remote_sources  # noqa: PLC0415 - only who names a remote log pays for it
+
+            remote += remote_sources(item, limit=limit)
+        else:
+            local.append(item)
+    return [*(expand(local, limit=limit) if local or not remote else []), *remote]
+
+
+def batches(
+    sources: Iterable[Source],
+    grammar: Grammar,
+    reading: Reading,
+    *,
+    on_block: Callable[[Block], None] | None = None,
+) -> Iterator[Tables]:
+    """Read the sources one after the other; yield a batch of tables whenever something is known.
+
+    Raises
+    ------
+    InputError
+        when a source cannot be read.
+
+    """
+    for source in sources:
+        reading.begin(source)
+        finder = Finder(source.name, _reader(grammar), keys=reading.keys)
+        invalid: list[int] = []
+        wrong = 0
+        for chunk in _chunks(source, grammar):
+            found = finder.add(chunk)
+            reading.accounting.add(chunk.accounting)
+            wrong += chunk.accounting.invalid_utf8_bytes
+            invalid += chunk.invalid_lines
+            if found is not None:
+                yield found
+            if on_block is not None:
+                on_block(Block(source.name, chunk.end - chunk.size, 0, bytes(chunk.size)))
+        last = finder.end()
+        if last is not None:
+            yield last
+        _warn(reading, source, wrong, invalid)
+
+
+def _reader(grammar: Grammar) -> Callable[[bytes], Payload]:
+    """Return what reads the text of a server line."""
+
+    def read(text: bytes) -> Payload:
+        latin = text.decode("latin-1")
+        found = grammar.find(latin)
+        reading = grammar.read(latin, 0, found[1], len(latin)) if found is not None else None
+        if reading is None:
+            raise ValueError("a text that was read once is read again")
+        return reading.payload
+
+    return read
+
+
+def _chunks(source: Source, grammar: Grammar) -> Iterator[Chunk]:
+    """Yield what each block of a source says; of a large one from a thread that reads ahead."""
+    scanner = Scanner(grammar)
+    blocks = source.blocks(size=BLOCK)
+    if source.size is not None and source.size < _AHEAD:
+        yield from map(scanner.feed, blocks)
+        return
+    ahead: queue.Queue[Any] = queue.Queue(maxsize=1)
+    over = threading.Event()
+
+    def scan() -> None:
+        last: Any = None
+        try:
+            for block in blocks:
+                chunk = scanner.feed(block)
+                while not over.is_set():
+                    try:
+                        ahead.put(chunk, timeout=0.1)
+                        break
+                    except queue.Full:
+                        continue
+                if over.is_set():
+                    return
+        except BaseException as error:  # noqa: BLE001 - raised again where it can be shown
+            last = error
+        while not over.is_set():
+            try:
+                ahead.put(last, timeout=0.1)
+                return
+            except queue.Full:
+                continue
+
+    worker = threading.Thread(target=scan, name="scan", daemon=True)
+    worker.start()
+    try:
+        while True:
+            found = ahead.get()
+            if found is None:
+                return
+            if isinstance(found, BaseException):
+                raise found
+            yield found
+    finally:
+        over.set()
+        worker.join()
+
+
+def _warn(reading: Reading, source: Source, wrong: int, invalid_lines: Sequence[int]) -> None:
+    """Say what was wrong with an input, in sentences."""
+    reading.warnings.extend(source.warnings)
+    if wrong:
+        lines = ", ".join(map(str, invalid_lines))
+        more = ", ..." if len(invalid_lines) >= LISTED_LINES else ""
+        reading.warnings.append(f"{source.name}: {wrong} bytes are not UTF-8 (lines {lines}{more}); kept as they are")
+
+
+def followed_batches(
+    what: Any,
+    grammar: Grammar,
+    reading: Reading,
+    *,
+    stop: threading.Event | None = None,
+    idle: float | None = None,
+    warn: Callable[[str], None] = lambda _: None,
+) -> Iterator[Tables | None]:
+    """Yield what each new part of a growing log tells, as batches of tables; None when nothing is new.
+
+    ``warn`` is told at once what became of the log or of the connection; the last of it stands in the reading, too.
+
+    Raises
+    ------
+    UsageError
+        what was named is not one log.
+    InputError, RemoteError
+        it cannot be read.
+
+    """
+    finder: Finder | None = None
+    last: Finder | None = None
+    scanner = Scanner(grammar)
+    for block in _followed_blocks(_one(what), stop=stop, idle=idle, warn=_noting(reading, warn)):
+        if block is None:
+            yield None
+            continue
+        if finder is None:
+            # A rotated or truncated file is the same life of the server in another file.
+            finder, scanner = Finder(block.file, _reader(grammar), keys=reading.keys, goes_on=last), Scanner(grammar)
+            if block.file not in reading.files:
+                reading.files.append(block.file)
+        chunk = scanner.feed(block)
+        reading.accounting.add(chunk.accounting)
+        found = finder.add(chunk)
+        if found is not None:
+            yield found
+        if block.final:
+            found = finder.end()
+            if found is not None:
+                yield found
+            finder, last = None, finder
+
+
+def _followed_blocks(
+    what: Any, *, stop: threading.Event | None, idle: float | None, warn: Callable[[str], None]
+) -> Iterator[Block | None]:
+    """Yield the blocks of a growing local or remote log; None when nothing is new."""
+    if isinstance(what, str) and is_remote(what):
+        from logscope.remote import follow_blocks  # noqa: PLC0415 - only who names a remote log pays for it
+
+        return follow_blocks(what, stop=stop, idle=idle, warn=warn)
+    return follow(what, stop=stop, idle=idle, warn=warn)
+
+
+def _noting(reading: Reading, warn: Callable[[str], None]) -> Callable[[str], None]:
+    """Return what tells every notice at once, and keeps the last few among the warnings of the reading."""
+    kept: deque[str] = deque()
+
+    def note(text: str) -> None:
+        if len(kept) == _KEPT:
+            reading.warnings.remove(kept.popleft())
+        kept.append(text)
+        reading.warnings.append(text)
+        warn(text)
+
+    return note
+
+
+def _one(what: Any) -> Any:
+    """Return the one log that was named."""
+    if isinstance(what, (list, tuple)):
+        if len(what) != 1:
+            raise UsageError(
+                f"--follow takes one log, not {len(what)}", help="follow each log in a terminal of its own"
+            )
+        return what[0]
+    return what
