@@ -6,7 +6,32 @@ imported only by who asks for a frame.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    # The table below as type checkers and editors read it; a test holds the two together.
+    from logscope.contract import Contract as Contract
+    from logscope.diffing import diff as diff
+    from logscope.errors import (
+        ContractError as ContractError,
+        GrammarError as GrammarError,
+        InputError as InputError,
+        LogscopeError as LogscopeError,
+        NothingRecognised as NothingRecognised,
+        RemoteError as RemoteError,
+        SavedRunError as SavedRunError,
+        UsageError as UsageError,
+    )
+    from logscope.event import Event as Event
+    from logscope.model import (
+        Accounting as Accounting,
+        Finding as Finding,
+        ForwardPass as ForwardPass,
+        Segment as Segment,
+    )
+    from logscope.report import Report as Report, Table as Table
+    from logscope.run import Run as Run, load as load, open as open, stream as stream
+    from logscope.select import Select as Select
 
 __version__ = "0.1.0"
 
@@ -36,17 +61,18 @@ _PUBLIC = {
 }
 __all__ = ["__version__", *sorted(_PUBLIC)]  # noqa: PLE0604 - the table above is the one list
 
+if not TYPE_CHECKING:  # a checker would take every name for one that is here
 
-def __getattr__(name: str) -> Any:
-    """Resolve a public name on first use."""
-    module = _PUBLIC.get(name)
-    if module is None:
-        raise AttributeError(f"module 'logscope' has no attribute '{name}'")
-    from importlib import import_module  # noqa: PLC0415 - part of the lazy resolution
+    def __getattr__(name: str) -> object:
+        """Resolve a public name on first use."""
+        module = _PUBLIC.get(name)
+        if module is None:
+            raise AttributeError(f"module 'logscope' has no attribute '{name}'")
+        from importlib import import_module
 
-    value = getattr(import_module(module), name)
-    globals()[name] = value
-    return value
+        value = getattr(import_module(module), name)
+        globals()[name] = value
+        return value
 
 
 def __dir__() -> list[str]:

@@ -22,6 +22,7 @@ import console  # noqa: E402 - found through the line above
 ALL = [
     ROOT / "README.md",
     ROOT / "CHANGELOG.md",
+    ROOT / "CONTRIBUTING.md",
     *sorted((ROOT / "samples").rglob("*.md")),
     *sorted((ROOT / "docs").rglob("*.md")),
 ]

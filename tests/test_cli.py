@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import os
@@ -10,7 +11,6 @@ import re
 import shlex
 import shutil
 import signal
-import statistics
 import subprocess
 import sys
 import time
@@ -204,18 +204,21 @@ def test_commands_import_only_what_they_need(args, absent):
 
 
 def test_help_starts_quickly(tmp_path):
-    """--help takes at most 8 times as long as python itself: medians of runs in turn, byte code cached as users have it."""
+    """--help takes at most 8 times the processor time of python itself; byte code is cached, as users have it."""
     env = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     env["PYTHONPYCACHEPREFIX"] = str(tmp_path)
-    times: dict[str, list[float]] = {"python": [], "help": []}
-    commands = {"python": [sys.executable, "-c", "pass"], "help": [sys.executable, "-m", "logscope", "--help"]}
-    subprocess.run(commands["help"], check=True, stdout=subprocess.DEVNULL, env=env)
-    for _ in range(11):
-        for name, command in commands.items():
-            start = time.perf_counter()
-            subprocess.run(command, check=True, stdout=subprocess.DEVNULL, env=env)
-            times[name].append(time.perf_counter() - start)
-    assert statistics.median(times["help"]) <= 8 * statistics.median(times["python"])
+
+    def seconds(*words: str) -> float:
+        process = subprocess.Popen([sys.executable, *words], stdout=subprocess.DEVNULL, env=env)
+        _, status, used = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
+        assert process.returncode == 0
+        return used.ru_utime + used.ru_stime
+
+    commands = {"python": ["-c", "pass"], "help": ["-m", "logscope", "--help"]}
+    seconds(*commands["help"])
+    # What else the machine does slows either: of pairs, the one that met the least of it tells.
+    assert min(seconds(*commands["help"]) / seconds(*commands["python"]) for _ in range(9)) <= 8
 
 
 @pytest.mark.parametrize("args", [["events", "-f", "ndjson"], ["events"], ["summarize", "-f", "json"], ["check"]])
@@ -283,18 +286,19 @@ class UnexpectedError(Exception):
 
 @pytest.mark.usefixtures("clean")
 def test_a_crash_is_2_and_says_it_is_ours(capsys, monkeypatch):
-    """An unexpected exception is exit 2, never 1: a bug of ours, with place, version and how to report it."""
+    """An unexpected exception is exit 2, never 1: a bug of ours, with its place in the package, and how to report it."""
+    # A library that fails, in a checkout called logscope: the place is ours, which called it.
+    code = 'def fail(*_):\n    raise UnexpectedError("unexpected \\x1b[31m")\n'
+    space = {"UnexpectedError": UnexpectedError}
+    exec(compile(code, "/home/me/logscope/.venv/library.py", "exec"), space)  # noqa: S102 - two lines above
 
-    def fail(*_):
-        raise UnexpectedError("unexpected \x1b[31m")
-
-    monkeypatch.setattr(logscope.queries.captures.Captures, "report", fail)
+    monkeypatch.setattr(logscope.queries.captures.Captures, "report", space["fail"])
     log = str(CASE_LOGS[0])
     assert cli.main(["captures", log]) == 2
     out, err = capsys.readouterr()
     assert out == ""
     assert err.startswith("bug: this is a bug in logscope, not in your log: UnexpectedError: unexpected \\x1b[31m\n")
-    assert "logscope/cli/" in err
+    assert re.search(r"it happened at logscope/cli/\w+\.py:\d+$", err, re.MULTILINE)
     assert "--debug" in err
     assert "Traceback" not in err
     assert cli.main(["captures", log, "--debug"]) == 2
@@ -337,22 +341,17 @@ def test_every_form_of_a_real_report(form, capsys):
 
 def shown_in(width: int, *args: str, **env: str) -> str:
     """Return what a terminal of this width shows."""
-    pid, master = pty.fork()
-    if pid == 0:  # the child: becomes the command
-        os.environ.pop("NO_COLOR", None)
-        os.environ.update({"COLUMNS": str(width), "LINES": "50", "TERM": "xterm", **env})
-        os.execv(sys.executable, [sys.executable, "-m", "logscope", *args])  # noqa: S606 - no shell is wanted
-    out = b""
-    while True:
-        try:
-            piece = os.read(master, 65536)
-        except OSError:  # the other side is gone
-            break
-        if not piece:
-            break
-        out += piece
-    os.waitpid(pid, 0)
-    os.close(master)
+    here, there = pty.openpty()
+    kept = {name: value for name, value in os.environ.items() if name != "NO_COLOR"}
+    size = {"COLUMNS": str(width), "LINES": "50", "TERM": "xterm"}
+    command = [sys.executable, "-m", "logscope", *args]
+    with subprocess.Popen(command, stdin=there, stdout=there, stderr=there, env={**kept, **size, **env}):
+        os.close(there)
+        out = b""
+        with contextlib.suppress(OSError):  # a terminal ends with an error
+            while piece := os.read(here, 65536):
+                out += piece
+    os.close(here)
     return out.decode()
 
 

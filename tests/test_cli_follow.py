@@ -15,6 +15,7 @@ import sys
 import tempfile
 import threading
 import time
+from pathlib import Path
 from typing import Self
 
 import pytest
@@ -79,6 +80,16 @@ class Following:
             assert self.process.poll() is None, self.said
             time.sleep(0.02)
 
+    def has_read(self, path: Path) -> bool:
+        """Tell whether the command holds a file open that it has read to its end."""
+        held = Path(f"/proc/{self.process.pid}/fd")
+        with contextlib.suppress(OSError):  # a descriptor that was closed meanwhile
+            for entry in held.iterdir():
+                if entry.resolve() == path.resolve():
+                    position = (held.parent / "fdinfo" / entry.name).read_text().split()[1]
+                    return int(position) == path.stat().st_size
+        return False
+
     def interrupt(self, number: signal.Signals = signal.SIGINT) -> int:
         """Press Ctrl-C, or send another signal, wait for the end, and return the exit code."""
         self.process.send_signal(number)
@@ -133,7 +144,7 @@ def test_ctrl_c_answers_as_for_the_finished_log(command, unfinished):
     """The last answer of a followed log is that of the log as it stands."""
     answer = subprocess.run([*COMMAND, command, str(unfinished), "-f", "json"], capture_output=True, check=False)
     with Following(command, str(unfinished), "--follow", "-f", "json") as following:
-        time.sleep(1.5)
+        following.wait_for(lambda: following.has_read(unfinished), "the log is not read")
         assert following.interrupt() == answer.returncode
     assert json.loads(following.text) == json.loads(answer.stdout)
 
@@ -209,17 +220,28 @@ def test_ctrl_c_does_not_wait_for_a_host_that_hangs(farm, node_dir):
 @pytest.mark.parametrize("command", ["events", "summarize"])
 def test_a_host_that_refuses_later_leaves_the_answer(command, farm, unfinished, tmp_path):
     """A connection lost for good after a while, as without the agent's key: all that was read, the error, and exit 2."""
-    ssh = tmp_path / "ssh"
+    ssh, refuse, brought = tmp_path / "ssh", tmp_path / "refuse", tmp_path / "brought"
     ssh.write_text(
-        f"#!/bin/sh\n[ ! -e {tmp_path}/refuse ] || {{ echo 'me@node: Permission denied (publickey).' >&2; exit 255; }}\n"
-        f'exec {shlex.join(farm.ssh)} "$@"\n'
+        f"#!/bin/sh\nif [ -e '{refuse}' ]; then echo 'me@node: Permission denied (publickey).' >&2; exit 255; fi\n"
+        f"{shlex.join(farm.ssh)} \"$@\" | tee -a '{brought}'\n"
     )
     ssh.chmod(0o755)
+    last = unfinished.read_bytes().splitlines()[-1]
+    size = b" %d " % unfinished.stat().st_size
+
+    def is_read() -> bool:
+        """Tell whether the host was asked again after it had sent the last line: what it sent was taken then.
+
+        Every answer of the host ends with what stat says of the open file and of the file of that name.
+        """
+        came = brought.read_bytes() if brought.exists() else b""
+        return last in came and came.rpartition(last)[2].count(size) > 2
+
     whole = subprocess.run([*COMMAND, command, str(unfinished), "-f", "ndjson"], capture_output=True, check=True)
     name = f"node:{unfinished}"
-    with Following(command, name, "--follow", "-f", "ndjson", LOGSCOPE_SSH=str(ssh)) as following:
-        time.sleep(1.5)
-        (tmp_path / "refuse").touch()
+    with Following(command, name, "--follow", "-f", "ndjson", LOGSCOPE_SSH=shlex.quote(str(ssh))) as following:
+        following.wait_for(is_read, "the log is not read")
+        refuse.touch()
         farm.kill_connections()
         assert following.wait_for_end() == 2
         assert "did not accept the key" in following.said

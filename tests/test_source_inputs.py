@@ -181,7 +181,7 @@ def test_a_missing_file_names_the_nearest(typed):
 @pytest.mark.parametrize(
     ("typed", "said"),
     [
-        ("nul\0byte", "null byte"),
+        ("nul\0byte", "embedded null"),
         ("x" * 5000, "too long"),
         ("a.log/b", "not a directory"),
         ("loop", "symbolic links"),

@@ -134,11 +134,11 @@ def bug(error: BaseException) -> Message:
 def _innermost(traceback: TracebackType | None) -> str:
     """Return file:line of our own code nearest to the exception, without the folder it is installed in."""
     place = "an unknown place"
+    # Not any folder of that name: a checkout, with its .venv, may be called logscope.
+    package = Path(__file__).parents[1]
     while traceback is not None:
         name = Path(traceback.tb_frame.f_code.co_filename)
-        if "logscope" in name.parts:
-            # The last folder of that name: a checkout may be called logscope too.
-            start = len(name.parts) - 1 - name.parts[::-1].index("logscope")
-            place = f"{'/'.join(name.parts[start:])}:{traceback.tb_lineno}"
+        if name.is_relative_to(package):
+            place = f"{name.relative_to(package.parent)}:{traceback.tb_lineno}"
         traceback = traceback.tb_next
     return place
