@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import filecmp
 import hashlib
+import itertools
 import json
 import os
 import random
@@ -14,8 +15,9 @@ import pytest
 from conftest import REAL_RUNS, need_tool, real_bytes
 from sshfarm import Wire
 
-from logscope.fetch import Options, cached, fetch, origin, parse, remote_blocks
+from logscope.fetch import Options, cached, fetch, origin, parse
 from logscope.fetch.node import Node
+from logscope.remote import remote_sources
 
 pytest_plugins = ["fetch_fixtures"]
 
@@ -171,9 +173,9 @@ def test_patterns_mean_the_same_as_in_a_shell(farm, node_dir):
         "log[1].txt": {"log[1].txt", "log1.txt"},
         "*.log": {"a1.log", "a2.log", "b1.log", "$x.log"},
     }
-    node = Node(parse("node:/x").host, farm.ssh)
+    node = Node(parse("node:/x").host, farm.options(), lambda _: None)
     found = {pattern: node.expand(parse(f"node:{node_dir}/{pattern}")) for pattern in expected}
-    node.close()
+    node.drop()
     assert {pattern: {Path(os.fsdecode(path)).name for path in paths} for pattern, paths in found.items()} == expected
 
 
@@ -307,8 +309,9 @@ def test_nothing_is_left_on_the_node(farm, node_dir, tmp_path):
     """After a fetch there is no process and no file on the node that was not there before."""
     (node_dir / "server.log").write_bytes(b"here\n")
     before = sorted(farm.root.rglob("*"))
-    node = Node(parse("node:/x").host, farm.ssh)
-    node.close()
+    node = Node(parse("node:/x").host, farm.options(), lambda _: None)
+    assert node.session
+    node.drop()
     farm.fetch(f"node:{node_dir}/server.log", dest=tmp_path)
     assert sorted(farm.root.rglob("*")) == before
 
@@ -319,9 +322,11 @@ def test_read_directly_through_the_cache(farm, node_dir, tmp_path, monkeypatch):
     data = random.Random(4).randbytes(6_000_000)
     (node_dir / "server.log").write_bytes(data)
     spec = parse(f"node:{node_dir}/server.log")
-    blocks = list(remote_blocks(spec, farm.options()))
+    [source] = remote_sources(spec.text, farm.options())
+    blocks = list(source.blocks())
     assert b"".join(block.data for block in blocks) == data
-    assert [block.offset for block in blocks] == [0, 4 << 20]
+    starts = itertools.accumulate((len(block.data) for block in blocks), initial=0)
+    assert [block.offset for block in blocks] == list(starts)[:-1]
     [file] = cached(spec, farm.options())
     assert file.action == "unchanged"
     assert Path(file.file).name == "server.log"
