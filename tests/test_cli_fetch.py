@@ -33,7 +33,7 @@ def node(farm, node_dir, tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.chdir(tmp_path)
-    return f"node:{node_dir}"
+    return f"muxed:{node_dir}"
 
 
 def test_fetch_says_what_came(node, tmp_path, capsys):
@@ -140,8 +140,9 @@ def running_groups() -> set[str]:
     return groups
 
 
+@pytest.mark.usefixtures("node")
 @pytest.mark.parametrize("command", ["fetch", "summarize"])
-def test_ctrl_c_ends_a_wrapper_too_and_says_what_is_kept(command, farm, node, node_dir, tmp_path):
+def test_ctrl_c_ends_a_wrapper_too_and_says_what_is_kept(command, farm, node_dir, tmp_path):
     """Interrupted, also where --ssh is a program around ssh: no process stays, and it is said how to go on."""
     data = random.Random(23).randbytes(30_000_000)
     (node_dir / "server.log").write_bytes(data)
@@ -150,7 +151,7 @@ def test_ctrl_c_ends_a_wrapper_too_and_says_what_is_kept(command, farm, node, no
     inner = shlex.join(farm.through(wire.port, f"wrapped-{command}"))
     ssh.write_text(f'#!/bin/sh\necho $$ >>{pids}\n{inner} "$@"\necho ended\n')
     ssh.chmod(0o755)
-    words = [command, f"{node}/server.log", *(["here/", "--compress", "none"] if command == "fetch" else [])]
+    words = [command, f"node:{node_dir}/server.log", *(["here/", "--compress", "none"] if command == "fetch" else [])]
     process = subprocess.Popen(
         [sys.executable, "-m", "logscope", *words], stderr=subprocess.PIPE, env={**os.environ, "LOGSCOPE_SSH": str(ssh)}
     )

@@ -407,7 +407,7 @@ def test_the_manifest_comes_back_as_it_was(tmp_path):
     file = tmp_path / "server.log"
     manifest = Manifest(
         "me@node", "/logs/\udcff\n", 3, 10, 5, 6, "2026-01-01T00:00:00+00:00", Edge(1, "a"), Edge(2, "b"), "c", True,
-        "t1", "t2", Part(10, 4, False), True, [Generation(1, "x.generation-1", 9, "truncated", True, 4, "t0", "/y")],
+        "t1", "t2", Part(4, True), True, [Generation(1, "x.generation-1", 9, "truncated", True, 4, "t0", "/y")],
     )  # fmt: skip
     manifest.save(file)
     assert load(file) == manifest

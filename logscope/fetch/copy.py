@@ -157,12 +157,16 @@ class Copy(ABC):
         """Forget what has arrived and is not confirmed."""
 
     @abstractmethod
-    def transfer(self, stat: Stat, target: int) -> None:
+    def transfer(self, target: int) -> None:
         """Bring the copy up to ``target`` bytes of the open file."""
 
     @abstractmethod
     def close_part(self) -> None:
         """Join what is confirmed to the copy, although more was expected."""
+
+    @abstractmethod
+    def sum_of(self, start: int, length: int) -> str:
+        """Return the SHA-256 of an edge of what the copy stands for."""
 
     def held(self) -> int:
         """Return the size of the part file."""
@@ -247,7 +251,9 @@ class Copy(ABC):
         self.beginning = Edge(length, self.node.sums((0, length))[0])
         manifest.head = manifest.head or self.beginning
         manifest.device, manifest.inode = stat.device, stat.inode
-        self.transfer(stat, target)
+        self.transfer(target)
+        head, tail = (Edge(length, self.sum_of(start, length)) for start in (0, target - length))
+        manifest.size, manifest.head, manifest.tail = target, head, tail
         manifest.filtered = self.form == "filtered"
         manifest.mtime = when(stat.mtime)
         manifest.last_fetched = when()
@@ -284,17 +290,9 @@ class Copy(ABC):
                 help="move it away, or give another destination",
             )
         self.adopting = False
-        self.manifest.size = size
+        length = min(EDGE, size)
+        self.manifest.size, self.manifest.head = size, Edge(length, self.sum_of(0, length))
         self.result.added -= size
-        self.note_edges()
-        self.manifest.save(self.file)
-
-    def note_edges(self) -> None:
-        """Compute head and tail from the copy, which holds the same bytes as the node."""
-        manifest = self.manifest
-        length = min(EDGE, manifest.size)
-        manifest.head = Edge(length, digest(self.file, length=length))
-        manifest.tail = Edge(length, digest(self.file, start=manifest.size - length))
 
     def pieces(self, start: int, target: int) -> Iterator[tuple[bytes, int]]:
         """Yield the bytes of the open file from one offset to another; after each piece, without bytes, its end.
@@ -419,13 +417,9 @@ class WholeCopy(Copy):
 
     def local_is_ours(self) -> bool:
         """Compare size and edges."""
-        manifest = self.manifest
-        if self.file.stat().st_size != manifest.size:
-            return False
-        if not manifest.size:
-            return True
-        return manifest.tail is not None and all(
-            digest(self.file, start=start, length=edge.bytes) == edge.sha256 for start, edge in self.edges()
+        size = self.manifest.size
+        return self.file.stat().st_size == size and all(
+            not size or self.sum_of(start, edge.bytes) == edge.sha256 for start, edge in self.edges()
         )
 
     def fits(self, stat: Stat) -> bool:
@@ -436,14 +430,16 @@ class WholeCopy(Copy):
         for _ in ("all that arrived", "what is confirmed"):
             held = self.held()
             start = 0 if self.fresh else max(0, held - EDGE)
-            there = (part.base + start, held - start)
-            if stat.size >= part.base + held and (
-                not held or self.node.sums(there)[0] == digest(self.part, start=start)
-            ):
+            there = (self.manifest.size + start, held - start)
+            if not held or (stat.size >= sum(there) and self.node.sums(there)[0] == digest(self.part, start=start)):
                 part.confirmed = held
                 return True
             self.cut_back()
         return False
+
+    def sum_of(self, start: int, length: int) -> str:
+        """Read the copy, which holds these bytes: the node's may be others by now."""
+        return digest(self.file, start=start, length=length)
 
     def cut_back(self) -> None:
         """Cut the part to what is confirmed."""
@@ -451,12 +447,12 @@ class WholeCopy(Copy):
         if part is not None and self.held() > part.confirmed:
             os.truncate(self.part, part.confirmed)
 
-    def transfer(self, stat: Stat, target: int) -> None:  # noqa: ARG002 - the other form needs it
+    def transfer(self, target: int) -> None:
         """Read what is missing in pieces, check that it is of one file, and join it."""
         manifest = self.manifest
         if manifest.part is not None or manifest.size < target or not self.file.exists():
+            self.result.action = "appended" if manifest.size else "new"
             self._receive(target)
-            self.result.action = "appended" if manifest.part and manifest.part.base else "new"
         verified = self._verified(target) if self.options.verify else None
         self.close_part()
         if verified:
@@ -468,23 +464,23 @@ class WholeCopy(Copy):
         manifest = self.manifest
         self.result.compress = self.node.pack(self.path)
         if manifest.part is None:
-            manifest.part = Part(manifest.size)
+            manifest.part = Part()
             self.part.unlink(missing_ok=True)
             manifest.save(self.file)
-        part = manifest.part
-        at = part.base + self.held()
+        part, base = manifest.part, manifest.size
+        at = base + self.held()
         # Bytes that are appended stand in the part and in the copy for a moment.
-        check_room(self.file, (target - at) * (2 if part.base else 1))
+        check_room(self.file, (target - at) * (2 if base else 1))
         with self.writing() as out:
             for data, end in self.pieces(at, target):
                 out.write(data)
                 if not data and end < target:
                     sync(out)
-                    part.confirmed = end - part.base
+                    part.confirmed = end - base
                     manifest.save(self.file)
             # What arrived went through two pipes and a decompressor: its end is compared with the node's.
             out.flush()
-            length = min(EDGE, target - part.base)
+            length = min(EDGE, target - base)
             if length and self.node.sums((target - length, length))[0] != digest(self.part, start=self.held() - length):
                 part.confirmed = 0
                 raise Changed
@@ -525,18 +521,17 @@ class WholeCopy(Copy):
         manifest = self.manifest
         manifest.part = None
         if self.part.exists():
-            if part.base == 0:
+            if not manifest.size:
                 self.part.replace(self.file)
             else:
                 with self.file.open("r+b") as out, self.part.open("rb") as rest:
-                    out.truncate(part.base)
-                    out.seek(part.base)
+                    out.truncate(manifest.size)
+                    out.seek(0, os.SEEK_END)
                     shutil.copyfileobj(rest, out, 1 << 20)
                     sync(out)
         if self.file.exists():
-            manifest.size = part.base + part.confirmed
-            manifest.sha256, manifest.verified = None, False
-            self.note_edges()
+            manifest.size += part.confirmed
+            manifest.tail, manifest.sha256, manifest.verified = None, None, False
 
 
 def sync(out: IO[bytes]) -> None:

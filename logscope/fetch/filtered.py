@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from logscope.errors import RemoteError
 from logscope.fetch.copy import Copy, check_room, digest, sync
-from logscope.fetch.manifest import EDGE, NEW, Edge, beside
+from logscope.fetch.manifest import NEW, beside
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -208,13 +208,17 @@ class FilteredCopy(Copy):
                 self.cut_back()
         return True
 
+    def sum_of(self, start: int, length: int) -> str:
+        """Ask the node: the copy may not hold these bytes."""
+        return self.node.sums((start, length))[0]
+
     def cut_back(self) -> None:
         """Forget the part: entries are confirmed only all together."""
         self.part.unlink(missing_ok=True)
 
     close_part = cut_back
 
-    def transfer(self, stat: Stat, target: int) -> None:  # noqa: ARG002 - the other form needs it
+    def transfer(self, target: int) -> None:
         """Bring the entries of what is new, and count the lines."""
         manifest = self.manifest
         last, since = self.options.last, self.options.since
@@ -228,10 +232,6 @@ class FilteredCopy(Copy):
             self._receive(target, wanted, part or self._begin(kept, wanted))
             self.result.action = "new" if kept is None else "appended"
             manifest.sha256 = None
-        manifest.size = target
-        length = min(EDGE, target)
-        head, tail = self.node.sums((0, length), (target - length, length))
-        manifest.head, manifest.tail = Edge(length, head), Edge(length, tail)
         if self.options.digest and manifest.sha256 is None:
             manifest.sha256 = digest(self.file)
 

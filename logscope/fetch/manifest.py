@@ -43,13 +43,12 @@ class Edge:
 
 @dataclass(slots=True)
 class Part:
-    """The part file of a whole copy: what has arrived of the bytes from ``base`` on.
+    """The part file of a whole copy: what has arrived of the bytes behind the copy's.
 
     ``confirmed`` bytes of it are known to be of one file; ``complete`` is set before it is joined to the copy. (That of
     a filtered copy says all this itself.)
     """
 
-    base: int
     confirmed: int = 0
     complete: bool = False
 
