@@ -77,8 +77,10 @@ class Reading:
         return Context(list(self.files), self.accounting, list(self.warnings), dict(self.origins))
 
 
-def sources_of(inputs: Iterable[Any], *, limit: int | None = None) -> list[Source]:
+def sources_of(inputs: Iterable[Any], *, limit: int | None = None, quiet: bool = False) -> list[Source]:
     """Return the sources the inputs name; remote ones are fetched first, through the user's ssh.
+
+    On a terminal it is shown how far a fetch has got, unless ``quiet``.
 
     Raises
     ------
@@ -92,7 +94,7 @@ def sources_of(inputs: Iterable[Any], *, limit: int | None = None) -> list[Sourc
         if isinstance(item, str) and is_remote(item):
             from logscope.remote import remote_sources  # noqa: PLC0415 - only who names a remote log pays for it
 
-            remote += remote_sources(item, limit=limit)
+            remote += remote_sources(item, limit=limit, quiet=quiet)
         else:
             local.append(item)
     return [*(expand(local, limit=limit) if local or not remote else []), *remote]

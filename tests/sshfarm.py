@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import getpass
+import itertools
 import os
 import shlex
 import shutil
@@ -68,6 +69,7 @@ class Farm:
         self.home.mkdir()
         self.config = root / "ssh_config"
         self._servers: list[subprocess.Popen[bytes]] = []
+        need_tool("ssh")
         sshd = need_tool("sshd")
         keygen = need_tool("ssh-keygen")
         for name in ("host_a", "host_b", "user", "stranger"):
@@ -198,7 +200,9 @@ class Farm:
         self.config.write_text(
             text + f"Host 127.0.0.1 no-such-host.invalid\n    IdentityFile {self.root / 'user'}\n"
             f"Host *\n    HostName 127.0.0.1\n    User {getpass.getuser()}\n"
-            f"    IdentitiesOnly yes\n    KexAlgorithms curve25519-sha256\n    IdentityAgent none\n    UserKnownHostsFile {self.root / 'known_hosts'}\n"
+            "    IdentitiesOnly yes\n    IdentityAgent none\n"
+            "    KexAlgorithms curve25519-sha256\n    Ciphers aes128-gcm@openssh.com\n"  # the fastest
+            f"    UserKnownHostsFile {self.root / 'known_hosts'}\n"
             "    GlobalKnownHostsFile /dev/null\n    UpdateHostKeys no\n    PreferredAuthentications publickey\n"
         )
 
@@ -313,10 +317,7 @@ class Wire:
 
 
 def write_through_trouble(log: Path, lines: list[bytes], wire: Wire) -> list[float]:
-    """Write 10,000 lines at 2,000 a second, with one rotation and one broken connection; return when each was written.
-
-    Fails where the machine was too slow to write so fast.
-    """
+    """Write 10,000 lines at 2,000 a second, with one rotation and one broken connection; return when each was written."""
     written: list[float] = []
     began = time.monotonic()
     out = log.open("ab")
@@ -332,5 +333,9 @@ def write_through_trouble(log: Path, lines: list[bytes], wire: Wire) -> list[flo
         out.flush()
         written += [time.monotonic()] * 20
     out.close()
-    assert 10_000 / (time.monotonic() - began) > 1500
     return written
+
+
+def calm(written: list[float]) -> bool:
+    """Tell whether the machine had time for the writer; only then does it make sense to ask how late a reader was."""
+    return max(then - before for before, then in itertools.pairwise(written)) < 0.1

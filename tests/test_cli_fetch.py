@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
+import pty
+import random
+import re
 import shlex
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
 
 import pytest
 from conftest import real_bytes
+from sshfarm import Wire
 
 from logscope import cli
 
@@ -22,7 +33,7 @@ def node(farm, node_dir, tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.chdir(tmp_path)
-    return f"node:{node_dir}"
+    return f"muxed:{node_dir}"
 
 
 def test_fetch_says_what_came(node, tmp_path, capsys):
@@ -117,3 +128,64 @@ def test_an_unreachable_host_is_trouble(capsys):
     assert err.startswith("error: ")
     assert "help: " in err
     assert "Traceback" not in err
+
+
+def running_groups() -> set[str]:
+    """Return the process groups of which something still runs."""
+    groups = set()
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            state, _, group, *_ = stat.read_text().rpartition(")")[2].split()
+            groups |= {group} if state != "Z" else set()
+    return groups
+
+
+@pytest.mark.usefixtures("node")
+@pytest.mark.parametrize("command", ["fetch", "summarize"])
+def test_ctrl_c_ends_a_wrapper_too_and_says_what_is_kept(command, farm, node_dir, tmp_path):
+    """Interrupted, also where --ssh is a program around ssh: no process stays, and it is said how to go on."""
+    data = random.Random(23).randbytes(30_000_000)
+    (node_dir / "server.log").write_bytes(data)
+    wire = Wire(farm.ports["node"])
+    pids, ssh = tmp_path / "pids", tmp_path / "ssh"
+    inner = shlex.join(farm.through(wire.port, f"wrapped-{command}"))
+    ssh.write_text(f'#!/bin/sh\necho $$ >>{pids}\n{inner} "$@"\necho ended\n')
+    ssh.chmod(0o755)
+    words = [command, f"node:{node_dir}/server.log", *(["here/", "--compress", "none"] if command == "fetch" else [])]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "logscope", *words], stderr=subprocess.PIPE, env={**os.environ, "LOGSCOPE_SSH": str(ssh)}
+    )
+    wire.at(10_000_000, lambda: process.send_signal(signal.SIGINT))
+    _, err = process.communicate(timeout=60)
+    wire.close()
+    assert process.returncode == 130
+    kept = sum(part.stat().st_size for part in tmp_path.rglob("*.logscope-part"))
+    assert err.decode() == f"note: {kept / 1e6:.1f} MB kept; call again: it goes on where it stopped\n"
+    groups, end = set(pids.read_text().split()), time.monotonic() + 60
+    while alive := groups & running_groups():
+        assert time.monotonic() < end, alive
+
+
+@pytest.mark.parametrize("quiet", [False, True])
+def test_a_terminal_sees_how_far_it_has_got(quiet, node, node_dir):
+    """Reading a remote log draws the progress on a terminal, and takes it away; -q draws nothing."""
+    (node_dir / "server.log").write_bytes(real_bytes("fault-embed-captured"))
+    here, there = pty.openpty()
+    words = ["summarize", f"{node}/server.log", *(["-q"] if quiet else [])]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "logscope", *words],
+        stdout=subprocess.DEVNULL,
+        stderr=there,
+        env={**os.environ, "TERM": "xterm", "COLUMNS": "100"},
+    )
+    os.close(there)
+    drawn = b""
+    while True:
+        try:
+            drawn += os.read(here, 1 << 16)
+        except OSError:  # a terminal ends with an error
+            break
+    os.close(here)
+    assert process.wait(60) == 0
+    assert bool(re.search(rb"server\.log.*100 %.* kB", drawn)) == (not quiet)
+    assert b"server" not in drawn.rpartition(b"\x1b[2K")[2]

@@ -46,6 +46,8 @@ def lines_of(text: bytes) -> int:
 @pytest.mark.parametrize("host", ["node", "csh"])
 def test_debug_only_keeps_the_places_of_the_original(farm, node_dir, tmp_path, host):
     """Of a real log come the anchored lines and 3 after each, under the original's numbers and offsets."""
+    if host == "csh":
+        need_tool("tcsh")
     text = real_bytes("healthy-topk4") + b"last -- $(x) 'y' line without an end"
     (node_dir / "server.log").write_bytes(text)
     [file] = farm.fetch(f"{host}:{node_dir}/server.log", dest=tmp_path, anchors=ANCHORS).files

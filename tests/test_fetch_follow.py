@@ -12,20 +12,29 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
-from sshfarm import Wire, write_through_trouble
+from sshfarm import Wire, calm, write_through_trouble
 
 from logscope.blocks import Block
 from logscope.fetch import Options, parse, remote_follow
 from logscope.fetch.follow import Chunk
-from logscope.fetch.link import Link
+from logscope.fetch.node import Node
 from logscope.fetch.ssh import SshError
 from logscope.remote import follow_blocks, remote_sources
 from logscope.source import expand
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
 pytest_plugins = ["fetch_fixtures"]
+
+
+def wait_until(what: Callable[[], object]) -> None:
+    """Wait for what a busy machine may take long for."""
+    end = time.monotonic() + 60
+    while not what():
+        assert time.monotonic() < end
+        time.sleep(0.01)
 
 
 class Reader(threading.Thread):
@@ -40,7 +49,7 @@ class Reader(threading.Thread):
         self.stop = threading.Event()
         self.chunks: list[tuple[float, Chunk]] = []
         self.notices: list[str] = []
-        self.idle = threading.Event()
+        self.looks = 0  # that found nothing new
         self.error: Exception | None = None
         self.start()
 
@@ -53,7 +62,7 @@ class Reader(threading.Thread):
                 if chunk.data:
                     self.chunks.append((time.monotonic(), chunk))
                 else:
-                    self.idle.set()
+                    self.looks += 1
         except SshError as error:
             self.error = error
 
@@ -68,25 +77,25 @@ class Reader(threading.Thread):
 
     def wait_for(self, *texts: bytes) -> None:
         """Wait until the generations hold these texts, then a little for anything too much."""
-        wanted = dict(enumerate(texts, 1))
-        for _ in range(400):
-            if self.text() == {number: text for number, text in wanted.items() if text}:
-                break
-            time.sleep(0.05)
-        time.sleep(0.2)
+        wanted = {number: text for number, text in enumerate(texts, 1) if text}
+        wait_until(lambda: self.text() == wanted or self.error)
         assert self.error is None
-        assert self.text() == {number: text for number, text in wanted.items() if text}
+        self.settle()
+        assert self.text() == wanted
 
     def settle(self) -> None:
-        """Wait until nothing is new."""
-        time.sleep(0.05)
-        self.idle.clear()
-        assert self.idle.wait(20)
+        """Wait until several looks found nothing new."""
+        before = self.looks
+        wait_until(lambda: self.looks > before + 2)
+
+    def wait_for_notice(self, text: str) -> None:
+        """Wait until something is said."""
+        wait_until(lambda: any(text in notice for notice in self.notices))
 
     def end(self) -> None:
         """Stop and wait."""
         self.stop.set()
-        self.join(20)
+        self.join(60)
         assert not self.is_alive()
 
 
@@ -107,7 +116,7 @@ def follow(farm):
 def test_ten_thousand_lines_with_a_rotation_and_a_drop(farm, node_dir, follow):
     """10,000 lines at 2,000 a second, the file rotated once, the connection broken once: each line once, in order.
 
-    Half of them are there within 0.5 s of being written.
+    Half of them are there within 0.5 s of being written, where the machine has time.
     """
     log = node_dir / "server.log"
     log.touch()
@@ -126,7 +135,7 @@ def test_ten_thousand_lines_with_a_rotation_and_a_drop(farm, node_dir, follow):
     assert [int(line.split()[1]) for _, line in lines] == list(range(10_000))
     delays = [when - then for (when, _), then in zip(lines, written, strict=True)]
     assert min(delays) > 0
-    assert statistics.median(delays) < 0.5
+    assert statistics.median(delays) < 0.5 or not calm(written)
     assert any("trying again" in notice for notice in reader.notices)
     assert any("generation 2 begins" in notice for notice in reader.notices)
 
@@ -150,7 +159,7 @@ def test_rotation_while_the_connection_is_down(farm, node_dir, follow):
     os.utime(node_dir / "server.log.1", (2, 2))
     (node_dir / "server.log.err").write_bytes(b"something else\n")
     log.write_bytes(b"third\n")
-    time.sleep(0.2)
+    reader.wait_for_notice("trying again")
     wire.open = True
     reader.wait_for(b"first\nend of first\n", b"second\n", b"third\n")
     wire.close()
@@ -170,7 +179,7 @@ def test_any_history_of_rotations_and_broken_connections(tmp_path):
     rng = random.Random(41)
     lives = [b""]
     got: dict[int, bytes] = {}
-    link: list[Link] = []
+    nodes: list[Node] = []
     stop = threading.Event()
 
     def append(lines: int) -> None:
@@ -188,41 +197,36 @@ def test_any_history_of_rotations_and_broken_connections(tmp_path):
             got[chunk.generation] = held + chunk.data
 
     with pytest.MonkeyPatch.context() as patched:
-        made = Link.__init__
+        made = Node.__init__
 
-        def remember(self: Link, *args: object) -> None:
+        def remember(self: Node, *args: object) -> None:
             made(self, *args)
-            link.append(self)
+            nodes.append(self)
 
-        patched.setattr(Link, "__init__", remember)
+        patched.setattr(Node, "__init__", remember)
         append(5)
         reader = threading.Thread(target=read, daemon=True)
         reader.start()
-        while not got:
-            time.sleep(0.01)
+        wait_until(lambda: got)
     breaks = 0
-    for _ in range(150):
+    while min(len(lives), breaks) < 6:
         time.sleep(rng.uniform(0, 0.04))
         append(rng.randrange(1, 30))
-        if rng.random() < 0.05:
+        if rng.random() < 0.1:
             for number in range(len(lives), 0, -1):
                 if (folder / f"server.log.{number}").exists():
                     (folder / f"server.log.{number}").rename(folder / f"server.log.{number + 1}")
             log.rename(folder / "server.log.1")
             lives.append(b"")
             log.touch()
-        node = link[0]._node
-        if rng.random() < 0.05 and node is not None:
-            node.session.kill()
+        session = nodes[0]._session
+        if rng.random() < 0.1 and session is not None:
+            session.kill()
             breaks += 1
-    for _ in range(200):
-        if sum(map(len, got.values())) == sum(map(len, lives)):
-            break
-        time.sleep(0.05)
+    wait_until(lambda: sum(map(len, got.values())) >= sum(map(len, lives)))
     stop.set()
-    reader.join(20)
+    reader.join(60)
     assert b"".join(got[number] for number in sorted(got)) == b"".join(lives)
-    assert min(len(lives), breaks) > 3
 
 
 def test_truncation_in_place(node_dir, follow):
@@ -273,7 +277,8 @@ def test_deleted_and_created_again(node_dir, follow):
     reader = follow(log)
     reader.wait_for(b"first\n")
     log.unlink()
-    time.sleep(0.5)
+    reader.wait_for_notice("waiting for it")
+    reader.settle()
     log.write_bytes(b"second\n")
     reader.wait_for(b"first\n", b"second\n")
     assert sum("waiting for it" in notice for notice in reader.notices) == 1
@@ -309,11 +314,11 @@ def test_a_stop_ends_waiting_for_a_connection(farm, node_dir):
 def test_a_host_that_stays_away_is_spoken_of_once(farm):
     """Called again and again without end, a host that does not answer is named once for each way it does not."""
     notices: list[str] = []
-    link = Link(parse("node:/x").host, farm.options(delay=0.0), notices.append)
-    assert link.node
-    link.drop()
+    node = Node(parse("node:/x").host, farm.options(delay=0.0), notices.append)
+    assert node.session
+    node.drop()
     for kind in ("lost", "refused", "refused", "refused", "timeout"):
-        link.recover(SshError(kind, f"node is {kind}", why=None), endless=True)
+        node.recover(SshError(kind, f"node is {kind}", why=None), endless=True)
     assert notices == [f"node is {kind}: trying again until it answers" for kind in ("lost", "refused", "timeout")]
 
 
@@ -333,9 +338,7 @@ def test_a_caller_may_leave_at_any_time(farm, node_dir):
     assert next(chunks) == Chunk(b"first\n", 0, 1)
     assert farm.connections()
     chunks.close()
-    for _ in itertools.takewhile(lambda _: farm.connections(), range(100)):
-        time.sleep(0.05)
-    assert farm.connections() == []
+    wait_until(lambda: farm.connections() == [])
 
 
 def test_remote_blocks_are_those_of_a_local_log(farm, node_dir):
@@ -361,14 +364,11 @@ def test_remote_blocks_are_those_of_a_local_log(farm, node_dir):
             out.write(b"f\nthree\nrest")
 
     for wanted, step in ((1, append), (2, lambda: log.write_bytes(b"new\n")), (4, None)):
-        for _ in range(200):
-            if len(blocks) >= wanted or not thread.is_alive():
-                break
-            time.sleep(0.05)
+        wait_until(lambda wanted=wanted: len(blocks) >= wanted or not thread.is_alive())
         if step is not None:
             step()
     stop.set()
-    thread.join(20)
+    thread.join(60)
     name = f"node:{log}"
     assert blocks == [
         Block(name, 0, 1, b"one\ntwo\n", newlines=2),

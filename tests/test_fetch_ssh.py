@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import filecmp
 import hashlib
+import itertools
 import json
 import os
 import random
@@ -14,8 +15,9 @@ import pytest
 from conftest import REAL_RUNS, need_tool, real_bytes
 from sshfarm import Wire
 
-from logscope.fetch import Options, cached, fetch, origin, parse, remote_blocks
+from logscope.fetch import Options, cached, fetch, origin, parse
 from logscope.fetch.node import Node
+from logscope.remote import remote_sources
 
 pytest_plugins = ["fetch_fixtures"]
 
@@ -58,7 +60,7 @@ def test_every_real_log_arrives_byte_for_byte(farm, node_dir, tmp_path):
     for run in REAL_RUNS:
         (node_dir / run).mkdir()
         (node_dir / run / "server.log").write_bytes(real_bytes(run))
-    outcome = farm.fetch(f"node:{node_dir}/*/server.log", dest=tmp_path, verify=True)
+    outcome = farm.fetch(f"muxed:{node_dir}/*/server.log", dest=tmp_path, verify=True)
     assert outcome.failures == []
     files = {Path(file.file).relative_to(tmp_path).parent.name: file for file in outcome.files}
     assert sorted(files) == REAL_RUNS
@@ -76,7 +78,7 @@ def test_300_megabytes_arrive_byte_for_byte(farm, node_dir, tmp_path):
             out.seek(number)
             out.write(rng.randbytes(200_000))
         out.truncate(300 << 20)
-    [file] = farm.fetch(f"node:{node_dir}/big.log", dest=tmp_path).files
+    [file] = farm.fetch(f"muxed:{node_dir}/big.log", dest=tmp_path).files
     assert file.size == 300 << 20
     assert filecmp.cmp(node_dir / "big.log", tmp_path / "big.log", shallow=False)
     assert file.moved < file.size / 3
@@ -90,7 +92,7 @@ def test_every_way_of_compression(farm, node_dir, tmp_path, compress):
         need_tool("zstd")
     data = random.Random(8).randbytes(1 << 20) + bytes(3 << 20)
     (node_dir / "mixed.log").write_bytes(data)
-    [file] = farm.fetch(f"node:{node_dir}/mixed.log", dest=tmp_path, compress=compress).files
+    [file] = farm.fetch(f"muxed:{node_dir}/mixed.log", dest=tmp_path, compress=compress).files
     assert file.compress == compress
     assert (tmp_path / "mixed.log").read_bytes() == data
     assert (file.moved < 2 << 20) == (compress != "none")
@@ -100,11 +102,11 @@ def test_an_empty_file_is_an_empty_file(farm, node_dir, tmp_path):
     """An empty file arrives, and what is written to it later arrives as an append."""
     log = node_dir / "empty.log"
     log.touch()
-    [file] = farm.fetch(f"node:{log}", dest=tmp_path).files
+    [file] = farm.fetch(f"muxed:{log}", dest=tmp_path).files
     assert (file.action, file.size, (tmp_path / "empty.log").read_bytes()) == ("new", 0, b"")
-    assert farm.fetch(f"node:{log}", dest=tmp_path).files[0].action == "unchanged"
+    assert farm.fetch(f"muxed:{log}", dest=tmp_path).files[0].action == "unchanged"
     log.write_bytes(b"first\n")
-    farm.fetch(f"node:{log}", dest=tmp_path)
+    farm.fetch(f"muxed:{log}", dest=tmp_path)
     assert (tmp_path / "empty.log").read_bytes() == b"first\n"
 
 
@@ -171,9 +173,9 @@ def test_patterns_mean_the_same_as_in_a_shell(farm, node_dir):
         "log[1].txt": {"log[1].txt", "log1.txt"},
         "*.log": {"a1.log", "a2.log", "b1.log", "$x.log"},
     }
-    node = Node(parse("node:/x").host, farm.ssh)
+    node = Node(parse("node:/x").host, farm.options(), lambda _: None)
     found = {pattern: node.expand(parse(f"node:{node_dir}/{pattern}")) for pattern in expected}
-    node.close()
+    node.drop()
     assert {pattern: {Path(os.fsdecode(path)).name for path in paths} for pattern, paths in found.items()} == expected
 
 
@@ -182,18 +184,18 @@ def test_only_what_is_new_is_moved(farm, node_dir, tmp_path):
     log = node_dir / "server.log"
     first = random.Random(1).randbytes(3_000_000)
     log.write_bytes(first)
-    one, two = (farm.fetch(f"node:{log}", dest=tmp_path).files[0] for _ in range(2))
+    one, two = (farm.fetch(f"muxed:{log}", dest=tmp_path).files[0] for _ in range(2))
     assert (one.action, two.action, two.added) == ("new", "unchanged", 0)
     assert two.moved < 2_000
     with log.open("ab") as out:
         out.write(b"appended\n" * 1000)
-    [three] = farm.fetch(f"node:{log}", dest=tmp_path).files
+    [three] = farm.fetch(f"muxed:{log}", dest=tmp_path).files
     assert (three.action, three.added, three.generation) == ("appended", 9000, 1)
     assert three.moved < 12_000
     assert (tmp_path / "server.log").read_bytes() == log.read_bytes()
     kept = origin(tmp_path / "server.log")
     assert kept is not None
-    assert (kept["host"], kept["path"], kept["size"]) == ("node", str(log), 3_009_000)
+    assert (kept["host"], kept["path"], kept["size"]) == ("muxed", str(log), 3_009_000)
     assert kept["sha256"] == hashlib.sha256(log.read_bytes()).hexdigest()
     assert kept["first_fetched"] <= kept["last_fetched"]
     assert kept["inode"] == log.stat().st_ino
@@ -204,10 +206,10 @@ def test_the_copy_stays_one_file_for_a_local_reader(farm, node_dir, tmp_path):
     """An append grows the same local file: a local follower does not see a rotation."""
     log = node_dir / "server.log"
     log.write_bytes(b"one\n")
-    farm.fetch(f"node:{log}", dest=tmp_path)
+    farm.fetch(f"muxed:{log}", dest=tmp_path)
     inode = (tmp_path / "server.log").stat().st_ino
     log.write_bytes(b"one\ntwo\n")
-    farm.fetch(f"node:{log}", dest=tmp_path)
+    farm.fetch(f"muxed:{log}", dest=tmp_path)
     assert (tmp_path / "server.log").stat().st_ino == inode
     assert (tmp_path / "server.log").read_bytes() == b"one\ntwo\n"
 
@@ -217,12 +219,12 @@ def test_a_copy_made_otherwise_is_taken_up(farm, node_dir, tmp_path):
     log = node_dir / "server.log"
     log.write_bytes(random.Random(2).randbytes(500_000))
     (tmp_path / "server.log").write_bytes(log.read_bytes()[:400_000])
-    [file] = farm.fetch(f"node:{log}", dest=tmp_path).files
+    [file] = farm.fetch(f"muxed:{log}", dest=tmp_path).files
     assert (file.action, file.added) == ("appended", 100_000)
     assert (tmp_path / "server.log").read_bytes() == log.read_bytes()
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "server.log").write_bytes(b"something else")
-    [(_, error)] = farm.fetch(f"node:{log}", dest=tmp_path / "other").failures
+    [(_, error)] = farm.fetch(f"muxed:{log}", dest=tmp_path / "other").failures
     assert "is there already" in error.message.what
     assert (tmp_path / "other" / "server.log").read_bytes() == b"something else"
 
@@ -233,12 +235,12 @@ def test_a_copy_changed_here_is_left_alone(farm, node_dir, tmp_path):
     log.write_bytes(b"one\n" * 1000)
     other.write_bytes(b"two\n" * 2000)
     copy = tmp_path / "copy.log"
-    farm.fetch(f"node:{log}", dest=copy)
-    [(_, error)] = farm.fetch(f"node:{other}", dest=copy).failures
+    farm.fetch(f"muxed:{log}", dest=copy)
+    [(_, error)] = farm.fetch(f"muxed:{other}", dest=copy).failures
     assert "is the copy of another file" in error.message.what
     assert copy.read_bytes() == log.read_bytes()
     copy.write_bytes(b"edited\n" + copy.read_bytes()[7:])
-    [(_, error)] = farm.fetch(f"node:{log}", dest=copy).failures
+    [(_, error)] = farm.fetch(f"muxed:{log}", dest=copy).failures
     assert "was changed here" in error.message.what
     assert copy.read_bytes().startswith(b"edited\n")
 
@@ -263,7 +265,7 @@ def test_relative_paths_begin_in_the_login_folder(farm, tmp_path):
     (farm.home / "in home.log").write_bytes(b"here\n")
     for number, path in enumerate(("in home.log", "~/in home.log", "in*.log")):
         (tmp_path / str(number)).mkdir()
-        assert farm.fetch(f"node:{path}", dest=tmp_path / str(number)).failures == []
+        assert farm.fetch(f"muxed:{path}", dest=tmp_path / str(number)).failures == []
         assert (tmp_path / str(number) / "in home.log").read_bytes() == b"here\n"
 
 
@@ -307,8 +309,9 @@ def test_nothing_is_left_on_the_node(farm, node_dir, tmp_path):
     """After a fetch there is no process and no file on the node that was not there before."""
     (node_dir / "server.log").write_bytes(b"here\n")
     before = sorted(farm.root.rglob("*"))
-    node = Node(parse("node:/x").host, farm.ssh)
-    node.close()
+    node = Node(parse("node:/x").host, farm.options(), lambda _: None)
+    assert node.session
+    node.drop()
     farm.fetch(f"node:{node_dir}/server.log", dest=tmp_path)
     assert sorted(farm.root.rglob("*")) == before
 
@@ -318,10 +321,12 @@ def test_read_directly_through_the_cache(farm, node_dir, tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     data = random.Random(4).randbytes(6_000_000)
     (node_dir / "server.log").write_bytes(data)
-    spec = parse(f"node:{node_dir}/server.log")
-    blocks = list(remote_blocks(spec, farm.options()))
+    spec = parse(f"muxed:{node_dir}/server.log")
+    [source] = remote_sources(spec.text, farm.options())
+    blocks = list(source.blocks())
     assert b"".join(block.data for block in blocks) == data
-    assert [block.offset for block in blocks] == [0, 4 << 20]
+    starts = itertools.accumulate((len(block.data) for block in blocks), initial=0)
+    assert [block.offset for block in blocks] == list(starts)[:-1]
     [file] = cached(spec, farm.options())
     assert file.action == "unchanged"
     assert Path(file.file).name == "server.log"

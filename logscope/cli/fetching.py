@@ -31,19 +31,12 @@ def bring(sources: list[str], speaking: Speaking, settings: dict[str, Any], *, d
         anchors=_anchors() if debug_only else (),
         **settings,
     )
-    bar = fetch.Bar.on(sys.stderr) if sys.stderr is not None and not speaking.quiet else None
 
     def notice(text: str) -> None:
         if not speaking.quiet:
-            if bar is not None:
-                bar.close()
             say(Message(text), "note")
 
-    try:
-        outcome = fetch.fetch(specs, dest, options, notice=notice, bar=bar)
-    finally:
-        if bar is not None:
-            bar.close()
+    outcome = fetch.fetch(specs, dest, options, notice=notice, terminal=None if speaking.quiet else sys.stderr)
     for _, error in outcome.failures:
         say(error.message, "error")
     if speaking.redact:

@@ -238,7 +238,7 @@ def sources_named(logs: Sequence[str], shared: Shared) -> list[Source]:
     from logscope.run import sources_of  # noqa: PLC0415 - help must not pay for the parser
 
     spare_inputs(logs, shared)
-    return sources_of(logs)
+    return sources_of(logs, quiet=shared.quiet)
 
 
 def spare_inputs(logs: Sequence[str], shared: Shared) -> None:

@@ -58,8 +58,10 @@ def guard(run: Callable[[], int], *, debug: bool) -> int:
     except BrokenPipeError:
         _close_quietly()
         return OK
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as stopped:
         _close_quietly()
+        if stopped.args:  # what is kept, and how to go on
+            say(Message(str(stopped)), "note")
         return INTERRUPTED
     except Exception as error:  # noqa: BLE001 - see above
         say(bug(error), "bug")

@@ -11,6 +11,7 @@ truncated and grows again during the copy cannot leave a mixture behind.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import hashlib
 import os
@@ -18,7 +19,7 @@ import shutil
 import time
 from abc import ABC, abstractmethod
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import IO, TYPE_CHECKING, Any, Literal
 
 from logscope.errors import LogscopeError, RemoteError
 from logscope.fetch.manifest import (
@@ -31,7 +32,6 @@ from logscope.fetch.manifest import (
     beside,
     load,
     locked,
-    now,
     sync_folder,
     when,
 )
@@ -41,11 +41,10 @@ from logscope.fetch.spec import shown
 from logscope.fetch.ssh import SshError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from logscope.fetch.link import Link
-    from logscope.fetch.node import Node, Pack
+    from logscope.fetch.node import Node
 
 _PIECE = 32 << 20
 _MOST_CHANGES = 20
@@ -86,7 +85,7 @@ class Copy(ABC):
     """One file on a node and its copy; :meth:`run` brings the copy up to what the node has.
 
     Args:
-        link: the host.
+        node: the host.
         path: the file there.
         file: the local name.
         advance: told how many bytes of how many have arrived.
@@ -95,20 +94,21 @@ class Copy(ABC):
 
     form: Literal["whole", "filtered"]
 
-    def __init__(self, link: Link, path: bytes, file: Path, advance: Callable[[int, int], None]) -> None:
-        self.link = link
-        self.options = link.options
+    def __init__(self, node: Node, path: bytes, file: Path, advance: Callable[[int, int], None]) -> None:
+        self.node = node
+        self.options = node.options
         self.path = path
         self.file = file
         self.part = beside(file, PART)
         self.advance = advance
-        self.name = f"{link.host}:{shown(path)}"
-        self.manifest = Manifest(str(link.host), os.fsdecode(path))
+        self.name = f"{node.host}:{shown(path)}"
+        self.source = (str(node.host), os.fsdecode(path))
+        self.manifest = Manifest(*self.source)
         self.target: int | None = None
         self.adopting = False
         self.fresh = True
         self.beginning = Edge(0, "")
-        self.result = Fetched(str(link.host), os.fsdecode(path), str(file), form=self.form)
+        self.result = Fetched(*self.source, str(file), form=self.form)
 
     def run(self) -> Fetched:
         """Copy what is new, and return what was done.
@@ -117,7 +117,7 @@ class Copy(ABC):
             LogscopeError: nothing that was copied before is lost then, and the next call goes on.
 
         """
-        began, received = time.monotonic(), self.link.received
+        began, received = time.monotonic(), self.node.received
         try:
             self.file.parent.mkdir(parents=True, exist_ok=True)
             with locked(self.file):
@@ -125,41 +125,52 @@ class Copy(ABC):
                 self.result.added = -self.manifest.size
                 self._persist()
         except OSError as error:
-            self.link.drop()
             raise local_trouble(error, self.file) from error
         manifest, result = self.manifest, self.result
         result.size, result.generation = manifest.size, manifest.generation
         result.added += manifest.size
         result.sha256, result.verified = manifest.sha256, manifest.verified
         result.generations = [generation.file for generation in manifest.generations]
-        result.moved = self.link.received - received
+        result.moved = self.node.received - received
         result.seconds = round(time.monotonic() - began, 3)
         return result
 
     def notice(self, text: str) -> None:
         """Say something that the user should know, and keep it in the result."""
         self.result.notices.append(text)
-        self.link.notice(text)
+        self.node.notice(text)
+
+    @abstractmethod
+    def finish(self) -> None:
+        """Finish what an interruption kept from being noted: what has arrived and is complete is of the copy."""
 
     @abstractmethod
     def local_is_ours(self) -> bool:
         """Tell whether the local file is what the manifest says it is."""
 
     @abstractmethod
-    def fits(self, node: Node, stat: Stat) -> bool:
-        """Tell whether what has arrived and is not joined yet is of the open file; what is not confirmed may go."""
+    def fits(self, stat: Stat) -> bool:
+        """Tell whether the part is of the open file; what is not confirmed may go."""
 
     @abstractmethod
     def cut_back(self) -> None:
         """Forget what has arrived and is not confirmed."""
 
     @abstractmethod
-    def transfer(self, node: Node, stat: Stat, target: int) -> None:
-        """Bring the copy up to ``target`` bytes of the open file, and join what arrived."""
+    def transfer(self, target: int) -> None:
+        """Bring the copy up to ``target`` bytes of the open file."""
 
     @abstractmethod
-    def join(self) -> None:
-        """Join the complete part to the copy, without a note: doing it again after an interruption does no harm."""
+    def close_part(self) -> None:
+        """Join what is confirmed to the copy, although more was expected."""
+
+    @abstractmethod
+    def sum_of(self, start: int, length: int) -> str:
+        """Return the SHA-256 of an edge of what the copy stands for."""
+
+    def held(self) -> int:
+        """Return the size of the part file."""
+        return self.part.stat().st_size if self.part.exists() else 0
 
     def joined(self) -> None:
         """Note that the part is part of the copy now; only then it may go."""
@@ -174,195 +185,197 @@ class Copy(ABC):
             LogscopeError: the local file is not what was fetched, so nothing may be written over it.
 
         """
-        manifest = load(self.file)
         there = os.path.lexists(self.file)
         if there and not self.file.is_file():
             raise LogscopeError(f"{self.file} is no regular file", help="give another destination")
+        manifest = load(self.file)
         if manifest is None:
             self.part.unlink(missing_ok=True)
             self.adopting = there
             return
         self.manifest = manifest
-        if manifest.generations and manifest.size == 0 and there:
+        if there and manifest.generations and not manifest.size:
             # Interrupted between the note that the copy is kept and its new name.
             last = manifest.generations[-1]
             kept = self.file.with_name(last.file)
             if not kept.exists() and self.file.stat().st_size == last.size:
                 self.file.rename(kept)
-                there = False
-        if manifest.part is None:
-            self.part.unlink(missing_ok=True)
-        elif manifest.part.complete:
-            self.join()
-            self.joined()
-            there = self.file.exists()
-        if not there and manifest.size:
-            self.notice(f"{self.file} is gone: it is fetched again from its beginning")
-            self.manifest = Manifest(
-                manifest.host, manifest.path, manifest.generation, generations=manifest.generations
-            )
-            self.part.unlink(missing_ok=True)
-        elif there and not self.local_is_ours():
+        self.finish()
+        if self.file.exists() and not self.local_is_ours():
             raise LogscopeError(
                 f"{self.file} was changed here since it was fetched",
                 why="it is not the beginning of the file on the node any more, so nothing is appended to it",
                 help="move it and its .logscope.json away, or give another destination",
             )
+        if not self.file.exists() and manifest.size:
+            self.notice(f"{self.file} is gone: it is fetched again from its beginning")
+            self.manifest = Manifest(*self.source, manifest.generation, generations=manifest.generations)
+            self.part.unlink(missing_ok=True)
 
     def _persist(self) -> None:
-        changes = 0
-        while True:
+        for _ in range(_MOST_CHANGES):
             try:
-                self._attempt(self.link.node)
+                if self.node.persist(self._attempt):
+                    return
             except Changed:
-                changes += 1
                 self.target = None
-                if changes > _MOST_CHANGES:
-                    raise RemoteError(
-                        f"{self.name} changes faster than it can be copied",
-                        why="it was truncated or replaced every time",
-                    ) from None
-            except SshError as failure:
-                self.link.recover(failure)
-            else:
-                return
+        raise RemoteError(
+            f"{self.name} changes faster than it can be copied", why="it was truncated or replaced every time"
+        )
 
-    def _attempt(self, node: Node) -> None:
-        manifest = self.manifest
+    def _attempt(self) -> bool:
+        """Go on from what stands on disk; False when the name leads to another file now, which is still to come."""
+        stat: Stat | None = None
+        gone: FileError | None = None
         try:
-            stat = node.open(self.path)
+            stat = self.node.open(self.path)
+            if self.adopting:
+                self._adopt(stat)
         except FileError as error:
-            if error.kind == "missing" and manifest.head is not None and self._finish_elsewhere(node, error):
-                return
-            raise
-        if self.adopting:
-            self._adopt(node, stat)
-        if manifest.head is not None and not self._continues(node, stat):
-            if (manifest.host, manifest.path) != (str(self.link.host), os.fsdecode(self.path)):
-                raise LogscopeError(
-                    f"{self.file} is the copy of another file",
-                    why=f"it came from {manifest.host}:{shown(manifest.path)}, and is not the beginning of {self.name}",
-                    help="give another destination",
-                )
-            self._retire(node, stat)
-            stat = node.open(self.path)
-        self.fresh = False
+            if error.kind != "missing" or self.manifest.head is None:
+                raise
+            gone = error
         manifest = self.manifest
-        manifest.host, manifest.path = str(self.link.host), os.fsdecode(self.path)
-        if self.target is None or stat.size < self.target:
-            self.target = stat.size
-        self._bring(node, stat, self.target)
+        if stat is None or (manifest.head is not None and not self._continues(stat)):
+            return self._leave(stat, gone)
+        self.fresh = False
+        manifest.host, manifest.path = self.source
+        self.target = min(stat.size, stat.size if self.target is None else self.target)
+        self._bring(stat, self.target)
+        return True
 
-    def _bring(self, node: Node, stat: Stat, target: int) -> None:
+    def _bring(self, stat: Stat, target: int) -> None:
         """Note what makes the open file recognisable, before its first byte is copied; then copy."""
         manifest = self.manifest
         length = min(EDGE, target)
-        self.beginning = Edge(length, node.sums((0, length))[0])
-        if manifest.head is None:
-            manifest.head = self.beginning
+        self.beginning = Edge(length, self.node.sums((0, length))[0])
+        manifest.head = manifest.head or self.beginning
         manifest.device, manifest.inode = stat.device, stat.inode
-        self.transfer(node, stat, target)
+        self.transfer(target)
+        head, tail = (Edge(length, self.sum_of(start, length)) for start in (0, target - length))
+        manifest.size, manifest.head, manifest.tail = target, head, tail
+        manifest.filtered = self.form == "filtered"
+        manifest.mtime = when(stat.mtime)
+        manifest.last_fetched = when()
+        manifest.first_fetched = manifest.first_fetched or manifest.last_fetched
+        self.joined()
 
-    def _continues(self, node: Node, stat: Stat) -> bool:
+    def edges(self) -> list[tuple[int, Edge]]:
+        """Return where the edges of the copy begin, and the edges."""
+        manifest = self.manifest
+        end = manifest.size - (manifest.tail.bytes if manifest.tail else 0)
+        return [(start, edge) for start, edge in ((0, manifest.head), (end, manifest.tail)) if edge is not None]
+
+    def _continues(self, stat: Stat) -> bool:
         """Tell whether the open file begins with everything the copy holds, by its edges, and by the part's.
 
-        Where the copy holds nothing yet, its inode tells.
+        Where nothing is held yet, its inode tells.
         """
         manifest = self.manifest
-        if not manifest.size and manifest.part is None:
+        if not manifest.size and not self.held():
             return (stat.device, stat.inode) == (manifest.device, manifest.inode)
-        edges = [(0, manifest.head)] if manifest.head else []
-        if manifest.tail is not None:
-            edges.append((manifest.size - manifest.tail.bytes, manifest.tail))
+        edges = self.edges()
         if stat.size < max([manifest.size, *(start + edge.bytes for start, edge in edges)]):
             return False
-        sums = node.sums(*((start, edge.bytes) for start, edge in edges))
-        return sums == [edge.sha256 for _, edge in edges] and self.fits(node, stat)
+        sums = self.node.sums(*((start, edge.bytes) for start, edge in edges))
+        return sums == [edge.sha256 for _, edge in edges] and self.fits(stat)
 
-    def _adopt(self, node: Node, stat: Stat) -> None:
+    def _adopt(self, stat: Stat) -> None:
         """Go on from a file that something else copied, when it is the beginning of the one on the node."""
         size = self.file.stat().st_size
-        if self.form != "whole" or stat.size < size or node.sums((0, size))[0] != digest(self.file):
+        if self.form != "whole" or stat.size < size or self.node.sums((0, size))[0] != digest(self.file):
             raise LogscopeError(
                 f"{self.file} is there already, and is not the beginning of {self.name}",
                 why="it was not written by logscope fetch, so it is left alone",
                 help="move it away, or give another destination",
             )
         self.adopting = False
-        self.manifest.size = size
+        length = min(EDGE, size)
+        self.manifest.size, self.manifest.head = size, Edge(length, self.sum_of(0, length))
         self.result.added -= size
-        self.note_edges()
-        self.manifest.save(self.file)
 
-    def note_edges(self) -> None:
-        """Compute head and tail from the copy, which holds the same bytes as the node."""
-        manifest = self.manifest
-        length = min(EDGE, manifest.size)
-        manifest.head = Edge(length, digest(self.file, 0, length))
-        manifest.tail = Edge(length, digest(self.file, manifest.size - length, length))
+    def pieces(self, start: int, target: int) -> Iterator[tuple[bytes, int]]:
+        """Yield the bytes of the open file from one offset to another; after each piece, without bytes, its end.
 
-    def confirm(self, node: Node, size: int) -> None:
-        """Tell whether the open file was still the same and of at least this size after a range of it was read.
+        The piece was confirmed then: the open file was still the same and no smaller after it was read.
 
         Raises:
             Changed: it was truncated or written anew meanwhile.
 
         """
-        after, beginning = node.after()
+        pack = self.node.pack(self.path)
+        ranges = [(at, min(_PIECE, target - at)) for at in range(start, target, _PIECE)]
+        for number, (at, length) in enumerate(ranges):
+            # One piece ahead, so that the wire does not idle between two pieces.
+            for ahead in ranges[number + 1 if number else 0 : number + 2]:
+                self.node.ask(pack, *ahead, self.beginning.bytes)
+            came = at
+            for data in self.node.answer(pack):
+                came += len(data)
+                yield data, came
+                self.advance(came, target)
+            self.confirm(at + length)
+            if came < at + length:
+                raise SshError("lost", f"{self.name} could not be read to its end", why="the node sent too little")
+            yield b"", came
+
+    def confirm(self, size: int) -> None:
+        """Make sure that the open file was still the same and of at least this size after a range of it was read.
+
+        Raises:
+            Changed: it was truncated or written anew meanwhile.
+
+        """
+        after, beginning = self.node.after()
         if after.size < size or beginning != self.beginning.sha256:
             raise Changed
 
-    def done(self, stat: Stat) -> None:
-        """Note that the copy is up to date."""
-        manifest = self.manifest
-        manifest.filtered = self.form == "filtered"
-        manifest.device, manifest.inode, manifest.mtime = stat.device, stat.inode, when(stat.mtime)
-        manifest.last_fetched = now()
-        manifest.first_fetched = manifest.first_fetched or manifest.last_fetched
-        self.joined()
+    @contextlib.contextmanager
+    def writing(self) -> Iterator[IO[bytes]]:
+        """Open the part file for what arrives; its bytes are on the disk in the end."""
+        try:
+            with self.part.open("ab") as out:
+                yield out
+                sync(out)
+        except BaseException as error:
+            # Replies that nobody reads any more may be under way.
+            self.node.drop()
+            if isinstance(error, Changed):
+                self.cut_back()
+            raise
 
-    def _find_rest(self, node: Node) -> tuple[bytes, Stat] | None:
-        """Open the file that holds the rest of what was copied, under the name a rotation gave it."""
-        manifest = self.manifest
-        return lost_file(node, self.path, manifest.inode, lambda stat: self._continues(node, stat))
+    def _leave(self, stat: Stat | None, gone: FileError | None) -> bool:
+        """Complete the copy of a file that lost its name, if its rest can be found, and keep it.
 
-    def _finish_elsewhere(self, node: Node, error: FileError) -> bool:
-        """Copy the rest, as the name is gone, from where a rotation put it; False when there is no copy to finish."""
+        True when no other file has the name (``gone``).
+        """
+        manifest = self.manifest
+        if (manifest.host, manifest.path) != self.source:
+            raise gone or LogscopeError(
+                f"{self.file} is the copy of another file",
+                why=f"it came from {manifest.host}:{shown(manifest.path)}, and is not the beginning of {self.name}",
+                help="give another destination",
+            )
+        in_place = stat is not None and (stat.device, stat.inode) == (manifest.device, manifest.inode)
         self.cut_back()
-        found = self._find_rest(node)
+        found = lost_file(self.node, self.path, manifest.inode, self._continues)
         if found is not None:
-            path, stat = found
-            self.notice(f"there is no {self.name} now; the copy was brought up to date from {shown(path)}")
-            self._bring(node, stat, stat.size)
-            return True
-        if self.manifest.size or self.manifest.part:
-            raise FileError(
-                "missing",
-                f"{self.name} is gone from the node",
-                why=error.message.why,
-                help=f"what was copied stays: {self.file if self.manifest.size else self.part}",
-            ) from error
-        return False
-
-    def _retire(self, node: Node, stat: Stat) -> None:
-        """Complete the copy of a file that lost its name, if its rest can be found, and keep it."""
-        manifest = self.manifest
-        in_place = (stat.device, stat.inode) == (manifest.device, manifest.inode)
-        self.cut_back()
-        found = self._find_rest(node)
-        if found is not None:
-            self._bring(node, found[1], found[1].size)
-        elif manifest.part is not None:
-            self.close_part()
-            self.joined()
-        self.archive("truncated" if in_place else "replaced", None if found is None else found[0])
-        if found is not None and (between := successors(self.path, found[1], node.beside(self.path))):
+            self._bring(found[1], found[1].size)
+        if gone is not None:
+            if found is not None:
+                self.notice(f"there is no {self.name} now; the copy was brought up to date from {shown(found[0])}")
+                return True
+            kept = self.file if manifest.size else self.part if self.held() else None
+            if kept is None:
+                raise gone
+            what = f"{self.name} is gone from the node"
+            raise FileError("missing", what, why=gone.message.why, help=f"what was copied stays: {kept}") from gone
+        self.close_part()
+        self.archive("truncated" if in_place else "replaced", found and found[0])
+        if found is not None and (between := successors(self.path, found[1], self.node.beside(self.path))):
             names = ", ".join(shown(path) for path, _ in between)
             self.notice(f"{self.name} was rotated more than once; fetch these too for what lies between: {names}")
-
-    @abstractmethod
-    def close_part(self) -> None:
-        """Join what has arrived and is confirmed although more was expected."""
+        return False
 
     def archive(self, reason: str, found: bytes | None) -> None:
         """Keep the copy under a name of its own and begin the next generation."""
@@ -370,20 +383,15 @@ class Copy(ABC):
         kept = list(manifest.generations)
         number = manifest.generation
         if manifest.size:
-            target = self.file.with_name(f"{self.file.name}.generation-{number}")
-            while os.path.lexists(target):
+            while os.path.lexists(target := self.file.with_name(f"{self.file.name}.generation-{number}")):
                 number += 1
-                target = self.file.with_name(f"{self.file.name}.generation-{number}")
-            stored = self.file.stat().st_size
-            rest = None if found is None else os.fsdecode(found)
-            kept.append(Generation(number, target.name, stored, reason, rest is not None, manifest.inode, now(), rest))
-            end = (
-                f"its end was copied from {shown(found)}"
-                if found is not None
-                else f"what it held after byte {manifest.size}, if anything, was not found on the node"
-            )
+            stored, rest = self.file.stat().st_size, None if found is None else os.fsdecode(found)
+            kept.append(Generation(number, target.name, stored, reason, rest is not None, manifest.inode, when(), rest))
+            end = f"what it held after byte {manifest.size}, if anything, was not found on the node"
+            if found is not None:
+                end = f"its end was copied from {shown(found)}"
             self.notice(f"{self.name} was {reason}: the copy so far is kept as {target.name}; {end}")
-        self.manifest = Manifest(manifest.host, manifest.path, number + 1, generations=kept)
+        self.manifest = Manifest(*self.source, number + 1, generations=kept)
         # First the note, then the name: an interruption between them is mended by take_up.
         self.joined()
         if manifest.size:
@@ -398,135 +406,95 @@ class WholeCopy(Copy):
 
     form = "whole"
 
-    def __init__(self, link: Link, path: bytes, file: Path, advance: Callable[[int, int], None]) -> None:
-        super().__init__(link, path, file, advance)
-        # Of the bytes since the file's beginning, as long as they pass through this process in one row.
-        self._hash = hashlib.sha256()
-        self._hashed = 0
+    def finish(self) -> None:
+        """Join a complete part once more; doing it again does no harm."""
+        part = self.manifest.part
+        if part is None:
+            self.part.unlink(missing_ok=True)
+        elif part.complete:
+            self._join(part)
+            self.joined()
 
     def local_is_ours(self) -> bool:
         """Compare size and edges."""
-        manifest = self.manifest
-        if self.file.stat().st_size != manifest.size:
-            return False
-        edges = [(0, manifest.head), (manifest.size - (manifest.tail.bytes if manifest.tail else 0), manifest.tail)]
-        return not manifest.size or all(
-            edge is not None and digest(self.file, start, edge.bytes) == edge.sha256 for start, edge in edges
+        size = self.manifest.size
+        return self.file.stat().st_size == size and all(
+            not size or self.sum_of(start, edge.bytes) == edge.sha256 for start, edge in self.edges()
         )
 
-    def held(self) -> int:
-        """Return the size of the part file."""
-        return self.part.stat().st_size if self.part.exists() else 0
-
-    def fits(self, node: Node, stat: Stat) -> bool:
+    def fits(self, stat: Stat) -> bool:
         """Compare the part: all of it when another process wrote it, else its end."""
         part = self.manifest.part
         if part is None:
             return True
-        for held in dict.fromkeys((self.held(), part.confirmed)):
-            length = held if self.fresh else min(EDGE, held)
-            if stat.size >= part.base + held:
-                start = held - length
-                if not length or node.sums((part.base + start, length))[0] == digest(self.part, start, length):
-                    part.confirmed = held
-                    return True
+        for _ in ("all that arrived", "what is confirmed"):
+            held = self.held()
+            start = 0 if self.fresh else max(0, held - EDGE)
+            there = (self.manifest.size + start, held - start)
+            if not held or (stat.size >= sum(there) and self.node.sums(there)[0] == digest(self.part, start=start)):
+                part.confirmed = held
+                return True
             self.cut_back()
         return False
+
+    def sum_of(self, start: int, length: int) -> str:
+        """Read the copy, which holds these bytes: the node's may be others by now."""
+        return digest(self.file, start=start, length=length)
 
     def cut_back(self) -> None:
         """Cut the part to what is confirmed."""
         part = self.manifest.part
         if part is not None and self.held() > part.confirmed:
             os.truncate(self.part, part.confirmed)
-            self._hashed = -1
 
-    def transfer(self, node: Node, stat: Stat, target: int) -> None:
+    def transfer(self, target: int) -> None:
         """Read what is missing in pieces, check that it is of one file, and join it."""
         manifest = self.manifest
-        begun = manifest.part is not None or not self.file.exists() or manifest.size < target
-        if begun:
-            self.result.compress = pack = self.link.pack(self.path)
-            if manifest.part is None:
-                manifest.part = Part(manifest.size)
-                self.part.unlink(missing_ok=True)
-                if manifest.size == 0:
-                    self._hash, self._hashed = hashlib.sha256(), 0
-                manifest.save(self.file)
-            self._receive(node, target, manifest.part, pack)
-            self.result.action = "new" if manifest.part.base == 0 else "appended"
-        verified = self.options.verify and self._verify(node, target)
-        if begun:
-            self.close_part()
-        manifest.verified = verified or (manifest.verified and not begun)
-        if verified or (self.options.digest and manifest.sha256 is None):
-            manifest.sha256 = self._hash.hexdigest() if self._hashed == target else digest(self.file)
-        self.done(stat)
+        if manifest.part is not None or manifest.size < target or not self.file.exists():
+            self.result.action = "appended" if manifest.size else "new"
+            self._receive(target)
+        verified = self._verified(target) if self.options.verify else None
+        self.close_part()
+        if verified:
+            manifest.sha256, manifest.verified = verified, True
+        elif self.options.digest and manifest.sha256 is None:
+            manifest.sha256 = digest(self.file)
 
-    def _receive(self, node: Node, target: int, part: Part, pack: Pack) -> None:
-        at = part.base + self.held()
+    def _receive(self, target: int) -> None:
+        manifest = self.manifest
+        self.result.compress = self.node.pack(self.path)
+        if manifest.part is None:
+            manifest.part = Part()
+            self.part.unlink(missing_ok=True)
+            manifest.save(self.file)
+        part, base = manifest.part, manifest.size
+        at = base + self.held()
         # Bytes that are appended stand in the part and in the copy for a moment.
-        check_room(self.file, (target - at) * (2 if part.base else 1))
-        ranges = [(start, min(_PIECE, target - start)) for start in range(at, target, _PIECE)]
-        out = os.open(self.part, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
-        try:
-            for number, (start, length) in enumerate(ranges):
-                # One piece ahead, so that the wire does not idle between two pieces.
-                for ahead in ranges[number + 1 if number else 0 : number + 2]:
-                    node.ask(pack, *ahead, self.beginning.bytes)
-                got = 0
-                for data in node.answer(pack):
-                    write(out, data)
-                    got += len(data)
-                    if self._hashed == start + got - len(data):
-                        self._hash.update(data)
-                        self._hashed += len(data)
-                    self.link.progress()
-                    self.advance(start + got, target)
-                self.confirm(node, start + length)
-                if got < length:
-                    raise SshError("lost", f"{self.name} could not be read to its end", why="the node sent too little")
-                part.confirmed = start + length - part.base
-                if start + length < target:
-                    os.fsync(out)
-                    self.manifest.save(self.file)
-            os.fsync(out)
-            self._check_end(node, target, part)
-        except Changed:
-            os.truncate(self.part, part.confirmed)
-            self._hashed = -1
-            self.link.drop()
-            raise
-        except OSError:
-            self.link.drop()
-            raise
-        finally:
-            os.close(out)
+        check_room(self.file, (target - at) * (2 if base else 1))
+        with self.writing() as out:
+            for data, end in self.pieces(at, target):
+                out.write(data)
+                if not data and end < target:
+                    sync(out)
+                    part.confirmed = end - base
+                    manifest.save(self.file)
+            # What arrived went through two pipes and a decompressor: its end is compared with the node's.
+            out.flush()
+            length = min(EDGE, target - base)
+            if length and self.node.sums((target - length, length))[0] != digest(self.part, start=self.held() - length):
+                part.confirmed = 0
+                raise Changed
+        part.confirmed = self.held()
 
-    def _check_end(self, node: Node, target: int, part: Part) -> None:
-        """Compare the last bytes of the part with the node's: they went through two pipes and a decompressor."""
-        length = min(EDGE, target - part.base)
-        start = target - part.base - length
-        if length and node.sums((target - length, length))[0] != digest(self.part, start, length):
-            part.confirmed = 0
-            raise Changed
-
-    def _verify(self, node: Node, target: int) -> bool:
-        """Let the node compute the SHA-256 of everything that was copied, and compare."""
-        theirs = node.sums((0, target))[0]
-        if self._hashed == target:
-            ours = self._hash.hexdigest()
-        else:
-            both = hashlib.sha256()
-            for file in (self.file, self.part):
-                if file.exists():
-                    digest(file, into=both)
-            ours = both.hexdigest()
+    def _verified(self, target: int) -> str:
+        """Let the node compute the SHA-256 of everything that was copied; return it when it is that of the copy."""
+        theirs = self.node.sums((0, target))[0]
+        ours = digest(*(file for file in (self.file, self.part) if file.exists()))
         if theirs == ours:
-            return True
+            return theirs
         manifest = self.manifest
         manifest.part = None
         self.part.unlink(missing_ok=True)
-        self._hashed = -1
         if manifest.size:
             self.archive("found to differ from the node (--verify)", None)
             raise Changed
@@ -546,65 +514,57 @@ class WholeCopy(Copy):
             part.complete = True
             part.confirmed = self.held()
             self.manifest.save(self.file)
-            self.join()
+            self._join(part)
 
-    def join(self) -> None:
+    def _join(self, part: Part) -> None:
         """Rename the part when it is the whole file, else append it."""
         manifest = self.manifest
-        part = manifest.part
-        if part is None:
-            return
-        if not self.part.exists() and not self.file.exists():
-            manifest.part = None
-            return
+        manifest.part = None
         if self.part.exists():
-            if part.base == 0:
+            if not manifest.size:
                 self.part.replace(self.file)
             else:
                 with self.file.open("r+b") as out, self.part.open("rb") as rest:
-                    out.truncate(part.base)
-                    out.seek(part.base)
+                    out.truncate(manifest.size)
+                    out.seek(0, os.SEEK_END)
                     shutil.copyfileobj(rest, out, 1 << 20)
-                    out.flush()
-                    os.fsync(out.fileno())
-        manifest.size = part.base + part.confirmed
-        manifest.part = None
-        manifest.sha256 = None
-        manifest.verified = False
-        self.note_edges()
+                    sync(out)
+        if self.file.exists():
+            manifest.size += part.confirmed
+            manifest.tail, manifest.sha256, manifest.verified = None, None, False
 
 
-def write(handle: int, data: bytes) -> None:
-    """Write all of it."""
-    view = memoryview(data)
-    while view:
-        view = view[os.write(handle, view) :]
+def sync(out: IO[bytes]) -> None:
+    """Make what was written outlive a power cut."""
+    out.flush()
+    os.fsync(out.fileno())
 
 
-def digest(file: Path, start: int = 0, length: int | None = None, into: Any = None) -> str:
-    """Return the SHA-256 of a range of a file, in hex; ``into`` may be a hash that already saw something."""
-    made = into if into is not None else hashlib.sha256()
-    with file.open("rb") as data:
-        data.seek(start)
-        left = length
-        while left is None or left > 0:
-            piece = data.read(1 << 20 if left is None else min(1 << 20, left))
-            if not piece:
-                break
-            made.update(piece)
-            left = None if left is None else left - len(piece)
-    return str(made.hexdigest())
+def digest(*files: Path, start: int = 0, length: int | None = None) -> str:
+    """Return the SHA-256 of files one behind the other, in hex; from an offset on, and of an edge's length at most."""
+    made = hashlib.sha256()
+    for file in files:
+        with file.open("rb") as data:
+            data.seek(start)
+            while piece := data.read(1 << 20 if length is None else length):
+                made.update(piece)
+                if length is not None:
+                    break
+    return made.hexdigest()
 
 
 def check_room(file: Path, needed: int) -> None:
     """Raise the error of a full disk before it is full."""
     free = shutil.disk_usage(file.parent).free
     if needed > free:
-        raise no_room(file, f"{needed:,} bytes are still to come, and {free:,} are free")
+        raise OSError(errno.ENOSPC, f"{needed:,} bytes are still to come, and {free:,} are free")
 
 
-def no_room(file: Path, why: str) -> LogscopeError:
-    """Return the error of a full disk."""
+def local_trouble(error: OSError, file: Path) -> LogscopeError:
+    """Turn a failure on this machine into an error that says what to do."""
+    why = error.strerror or str(error)
+    if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+        return LogscopeError(f"cannot write {file}", why=why, help="give another destination")
     return LogscopeError(
         f"there is no room for {file}",
         why=why,
@@ -612,11 +572,3 @@ def no_room(file: Path, why: str) -> LogscopeError:
         help="make room, or give another destination; --debug-only or --last 200M move less. "
         "The same command then goes on where it stopped",
     )
-
-
-def local_trouble(error: OSError, file: Path) -> LogscopeError:
-    """Turn a failure on this machine into an error that says what to do."""
-    text = os.strerror(error.errno) if error.errno else str(error)
-    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-        return no_room(file, text)
-    return LogscopeError(f"cannot write {file}", why=text, help="give another destination")

@@ -7,35 +7,35 @@ how a copy in that form goes on. It must not know which texts are anchors, nor h
     LINE:OFFSET:TEXT                                        one entry per kept line, in rising order
 
 LINE is 1-based, OFFSET is the byte of the line's first byte in the original. Lines that are not there were left out.
-The first line also says where the next look begins, so the file alone tells how to go on.
+The first line also says where the next look begins, so the file alone tells how to go on. That holds for the part, too:
+it is the next state of the copy, with the first line of the last one until it is complete.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
+import shutil
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple
 
 from logscope.errors import RemoteError
-from logscope.fetch.copy import Changed, Copy, check_room, digest, write
-from logscope.fetch.manifest import EDGE, NEW, Edge, Part, beside
-from logscope.fetch.ssh import SshError
+from logscope.fetch.copy import Copy, check_room, digest, sync
+from logscope.fetch.manifest import NEW, beside
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
     from pathlib import Path
 
-    from logscope.fetch.link import Link
-    from logscope.fetch.node import Node, Pack, Stat
+    from logscope.fetch.node import Stat
 
 MAGIC = b"%logscope-filtered 1 "
 # Tensor text goes on for up to so many lines without a tag (the -A of the grep on the node).
 CONTEXT = 3
-_PIECE = 32 << 20
 _LONG_LINE = 1 << 20
-_GREP = re.compile(rb"(?m)^(?:--\n|(\d+)([:-])(\d+)\2)")
+_ENTRY = re.compile(rb"(?m)^(\d+):(\d+):(.*)\n")
 # A time near the beginning of a line, behind whatever collectors put there; the first one counts.
 _STAMP = re.compile(rb"(?m)^.{0,100}?(?<!\d)(\d{4}-\d\d-\d\d)[ T](\d\d:\d\d:\d\d)")
 _PROBE, _LARGEST_PROBE = 1 << 16, 1 << 23
@@ -58,44 +58,34 @@ class Selection:
     resume_byte: int = 0
 
     def line(self) -> bytes:
-        """Return the first line of the form."""
+        """Return the first line of the form; blanks at its end leave room for larger numbers in its place."""
         values = asdict(self)
         values = {"lines": values.pop("lines"), "bytes": values.pop("size"), **values}
-        return MAGIC + json.dumps(values).encode() + b"\n"
+        return MAGIC + json.dumps(values).encode().ljust(200 + len(json.dumps(self.anchors))) + b"\n"
 
 
 def read_selection(file: Path) -> Selection | None:
-    """Return what the first line of a file says, or None when the file is not in the filtered form."""
-    with file.open("rb") as data:
-        first = data.readline(1 << 20)
-    if not first.startswith(MAGIC):
-        return None
+    """Return what the first line of a file says, or None when there is no file in the filtered form."""
     try:
-        values = json.loads(first[len(MAGIC) :])
+        with file.open("rb") as data:
+            first = data.readline(1 << 20)
+        values = json.loads(first.removeprefix(MAGIC)) if first.startswith(MAGIC) else {}
         return Selection(size=values.pop("bytes"), **values)
-    except (ValueError, TypeError, KeyError, AttributeError):
+    except (FileNotFoundError, ValueError, TypeError, KeyError, AttributeError):
         return None
 
 
-class Former(Protocol):
-    """Turns what comes from the node into entries; ``reached`` is the original's byte it has got to."""
+class FromBytes:
+    """Turns the bytes of a range into entries: every line is kept.
 
-    reached: int
+    Args:
+        line: the number of the range's first line.
+        offset: the range's first byte, which is that line's.
 
-    def feed(self, data: bytes) -> bytes:
-        """Return the entries of complete lines so far."""
-        ...
-
-    def close(self) -> bytes:
-        """Return the entry of an unfinished last line."""
-        ...
-
-
-class FromGrep:
-    """``N:B:text`` of matches, ``N-B-text`` of lines after them and ``--`` between groups, as GNU grep prints them.
-
-    Numbers count from the start of the range that grep saw: its first line and byte are added.
+    ``reached`` is the original's byte it has got to.
     """
+
+    _form = re.compile(rb"[^\n]+\n?|\n")
 
     def __init__(self, line: int, offset: int) -> None:
         self._line, self._offset = line - 1, offset
@@ -110,355 +100,250 @@ class FromGrep:
             RemoteError: a line is not of the known form.
 
         """
-        out = b""
-        if self._inside:
-            cut = data.find(b"\n") + 1
-            if not cut:
-                return data
-            out, data, self._inside = data[:cut], data[cut:], False
         data = self._carry + data
         cut = data.rfind(b"\n") + 1
-        out += self._entries(data[:cut], data.count(b"\n"))
+        if len(data) - cut > _LONG_LINE:
+            cut = len(data)
         self._carry = data[cut:]
-        if len(self._carry) > _LONG_LINE:
-            out += self._entries(self._carry, 1)
-            self._carry, self._inside = b"", True
-        return out
+        return self._entries(data[:cut])
 
     def close(self) -> bytes:
-        """Return nothing: grep ends every line."""
-        if self._carry:
-            raise RemoteError("the output of grep on the node was cut off")
-        return b""
+        """Return the entry of an unfinished last line, with an end."""
+        out = self._entries(self._carry)
+        return out + b"\n" * self._inside
 
-    def _entries(self, data: bytes, lines: int) -> bytes:
-        out, found = _GREP.subn(self._number, data)
-        if found != lines:
+    def _entries(self, data: bytes) -> bytes:
+        if not data:
+            return b""
+        end = (data.find(b"\n") + 1 or len(data)) if self._inside else 0
+        self._inside = not data.endswith(b"\n")
+        self.reached += end
+        out, found = self._form.subn(self._entry, data[end:])
+        if found != data.count(b"\n", end) + (self._inside and end < len(data)):
             raise RemoteError(
                 "grep on the node prints another form than GNU grep",
                 help="fetch the whole file: leave --debug-only away",
             )
-        return out
+        return data[:end] + out
 
-    def _number(self, found: re.Match[bytes]) -> bytes:
+    def _entry(self, found: re.Match[bytes]) -> bytes:
+        self._line += 1
+        entry = b"%d:%d:%s" % (self._line, self.reached, found[0])
+        self.reached += len(found[0])
+        return entry
+
+
+class FromGrep(FromBytes):
+    """The same of ``N:B:text`` of matches, ``N-B-text`` of lines after them and ``--`` between groups.
+
+    So GNU grep prints them. Numbers count from the start of the range: its first line and byte are added.
+    """
+
+    _form = re.compile(rb"(?m)^(?:--\n|(\d+)([:-])(\d+)\2)")
+
+    def close(self) -> bytes:
+        """Return nothing: grep ends every line."""
+        if self._carry or self._inside:
+            raise RemoteError("the output of grep on the node was cut off")
+        return b""
+
+    def _entry(self, found: re.Match[bytes]) -> bytes:
         if found[1] is None:
             return b""
         self.reached = int(found[3]) + self._offset
         return b"%d:%d:" % (int(found[1]) + self._line, self.reached)
 
 
-class FromBytes:
-    """The bytes of a range that begins at a line's first byte: every line is kept."""
-
-    def __init__(self, line: int, offset: int) -> None:
-        self._line, self.reached = line, offset
-        self._inside = False
-
-    def feed(self, data: bytes) -> bytes:
-        """Return what has come, with line and offset before each line."""
-        out = []
-        for text in _lines(data):
-            if not self._inside:
-                out.append(b"%d:%d:" % (self._line, self.reached))
-            out.append(text)
-            self.reached += len(text)
-            self._inside = not text.endswith(b"\n")
-            self._line += not self._inside
-        return b"".join(out)
-
-    def close(self) -> bytes:
-        """End an unfinished last line."""
-        return b"\n" if self._inside else b""
-
-
-def _lines(data: bytes) -> Iterator[bytes]:
-    """Cut at newlines alone: bytes.splitlines cuts at a carriage return, too."""
-    parts = data.split(b"\n")
-    yield from (part + b"\n" for part in parts[:-1])
-    if parts[-1]:
-        yield parts[-1]
-
-
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """One kept line; ``at`` is where the entry begins in the local file."""
+class Entry(NamedTuple):
+    """One kept line; ``at`` and ``end`` are where the entry begins and ends in the local file."""
 
     line: int
     offset: int
     text: bytes
     at: int
+    end: int
 
 
 def last_entries(file: Path, wanted: int = CONTEXT + 2) -> list[Entry]:
     """Return the last complete entries of a file that holds entries (after a first line, where there is one)."""
-    size = file.stat().st_size
-    length = 1 << 16
-    with file.open("rb") as data:
-        while True:
-            start = max(0, size - length)
+    size, length = file.stat().st_size, 1 << 16
+    while True:
+        start = max(0, size - length)
+        with file.open("rb") as data:
             data.seek(start)
-            block = data.read(size - start)
-            block = block[: block.rfind(b"\n") + 1]
-            # Unless it is the file's beginning, the first line may be cut.
-            skip = block.find(b"\n") + 1 if start else 0
-            entries, at = [], start + skip
-            for text in _lines(block[skip:]):
-                line, colon, rest = text.partition(b":")
-                offset, more, content = rest.partition(b":")
-                if colon and more and line.isdigit() and offset.isdigit():
-                    entries.append(Entry(int(line), int(offset), content[:-1], at))
-                at += len(text)
-            if len(entries) >= wanted or start == 0:
-                return entries[-wanted:]
-            length *= 4
+            block = data.read()
+        # Unless it is the file's beginning, the first line may be cut.
+        found = _ENTRY.finditer(block, min(1, start))
+        entries = [Entry(int(e[1]), int(e[2]), e[3], start + e.start(), start + e.end()) for e in found]
+        if len(entries) >= wanted or start == 0:
+            return entries[-wanted:]
+        length *= 4
 
 
 class FilteredCopy(Copy):
-    """A copy in the filtered form. Only the part and the first line tell where it goes on.
-
-    Args:
-        anchors: the texts of which a kept line holds one; without any, every line is kept.
-
-    """
+    """A copy in the filtered form: of the lines that hold an anchor and those behind them, or of all lines."""
 
     form = "filtered"
 
-    def __init__(
-        self, link: Link, path: bytes, file: Path, advance: Callable[[int, int], None], anchors: tuple[bytes, ...]
-    ) -> None:
-        super().__init__(link, path, file, advance)
-        self.anchors = anchors
-        self.names = [os.fsdecode(anchor) for anchor in anchors]
+    @property
+    def anchors(self) -> list[str]:
+        """The anchors as the first line names them."""
+        return [os.fsdecode(anchor) for anchor in self.options.anchors]
+
+    def finish(self) -> None:
+        """Look how far a copy goes that got its name and was not noted."""
+        manifest, selection = self.manifest, read_selection(self.file)
+        if selection is not None and selection.size != manifest.size:
+            manifest.size, manifest.tail, manifest.sha256 = selection.size, None, None
 
     def local_is_ours(self) -> bool:
         """Look at the first line."""
         return read_selection(self.file) is not None
 
-    def fits(self, node: Node, stat: Stat) -> bool:
-        """Compare the last entry of a part that another process wrote."""
-        part = self.manifest.part
-        if part is None:
-            return True
+    def fits(self, stat: Stat) -> bool:
+        """Compare the last entry of the part."""
         last = last_entries(self.part, 1) if self.part.exists() else []
-        ours = part.anchors == self.names and all(
-            stat.size >= entry.offset + len(entry.text)
-            and (not self.fresh or node.read(entry.offset, len(entry.text)) == entry.text)
-            for entry in last
-        )
-        if not ours:
-            self.cut_back()
+        for _, offset, text, _, _ in last:
+            if stat.size < offset + len(text) or self.node.read(offset, len(text)) != text:
+                self.cut_back()
         return True
+
+    def sum_of(self, start: int, length: int) -> str:
+        """Ask the node: the copy may not hold these bytes."""
+        return self.node.sums((start, length))[0]
 
     def cut_back(self) -> None:
         """Forget the part: entries are confirmed only all together."""
-        self.manifest.part = None
         self.part.unlink(missing_ok=True)
 
     close_part = cut_back
 
-    def join(self) -> None:
-        """Give the new file its name."""
+    def transfer(self, target: int) -> None:
+        """Bring the entries of what is new, and count the lines."""
         manifest = self.manifest
-        new = beside(self.file, NEW)
-        if new.exists():
-            new.replace(self.file)
-        selection = read_selection(self.file) if self.file.exists() else None
-        if selection is not None:
-            manifest.size, manifest.tail = selection.size, None
-        manifest.part = None
-        manifest.sha256 = None
-
-    def transfer(self, node: Node, stat: Stat, target: int) -> None:
-        """Bring the entries of what is new, count the lines, and write the form anew."""
-        manifest = self.manifest
-        old = read_selection(self.file) if self.file.exists() else None
-        part = manifest.part
-        wanted = self._wanted_from(node, target)
-        # What the copy holds is of use when it holds the same kind of lines, from early enough on.
-        if old is not None and (old.anchors != self.names or wanted < old.first_byte):
-            old = None
-        base = old.resume_byte if old else 0
-        if part is not None and (part.anew != (old is None) or part.base > max(wanted, base)):
-            self.cut_back()
-            part = None
-        if part is not None or old is None or old.size != target:
-            if part is None:
-                part = self._new_part(node, wanted, old)
-            self._receive(node, target, part)
-            self._write(node, target, part, old)
-            self.result.action = "new" if part.anew else "appended"
-        manifest.size = target
-        length = min(EDGE, target)
-        head, tail = node.sums((0, length), (target - length, length))
-        manifest.head, manifest.tail = Edge(length, head), Edge(length, tail)
+        last, since = self.options.last, self.options.since
+        wanted = max(
+            0 if last is None else self.node.line_start(target - last, target),
+            0 if since is None else self._since(target, since),
+        )
+        part, kept = self._usable(self.part, wanted), self._usable(self.file, wanted)
+        if part is not None or kept is None or kept.size != target:
+            self.result.compress = self.node.pack(self.path)
+            self._receive(target, wanted, part or self._begin(kept, wanted))
+            self.result.action = "new" if kept is None else "appended"
+            manifest.sha256 = None
         if self.options.digest and manifest.sha256 is None:
             manifest.sha256 = digest(self.file)
-        self.done(stat)
 
-    def _wanted_from(self, node: Node, target: int) -> int:
-        """Return the byte from which lines are wanted, by --last and --since."""
-        last, since = self.options.last, self.options.since
-        return max(
-            0 if last is None else node.line_start(target - last, target),
-            0 if since is None else self._since(node, target, since),
-        )
+    def _usable(self, file: Path, wanted: int) -> Selection | None:
+        """Return the selection of a file that holds the same kind of lines, from early enough on."""
+        found = read_selection(file)
+        return found if found and found.anchors == self.anchors and found.first_byte <= wanted else None
 
-    def _new_part(self, node: Node, wanted: int, old: Selection | None) -> Part:
-        """Begin a part: behind what the copy holds, or, without a copy to continue, where lines are wanted from."""
-        line, base = (old.resume_line, old.resume_byte) if old else (1, 0)
-        if wanted > base:
-            line, base = line + node.count(base, wanted - base).newlines, wanted
-        part = Part(base, line=line, anchors=self.names, anew=old is None)
-        self.manifest.part = part
-        self.part.unlink(missing_ok=True)
-        self.manifest.save(self.file)
-        return part
-
-    def _receive(self, node: Node, target: int, part: Part) -> None:
-        self.result.compress = pack = self.link.pack(self.path)
-        line, at, held = part.line, part.base, 0
-        entries = last_entries(self.part) if self.part.exists() else []
-        if entries:
-            # The last entry comes once more, or the last anchor while lines after it may still be due.
-            again = [
-                entry for entry in entries[:-1] if self._is_anchor(entry) and entry.line + CONTEXT >= entries[-1].line
-            ]
-            entry = [*again, entries[-1]][0]
-            line, at, held = entry.line, entry.offset, entry.at
-        out = os.open(self.part, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
-        try:
-            os.ftruncate(out, held)
-            former: Former = FromGrep(line, at) if self.anchors else FromBytes(line, at)
-            for data in self._stream(node, pack, at, target, former):
-                write(out, data)
-                self.link.progress()
-            write(out, former.close())
-            os.fsync(out)
-        except Changed:
-            self.link.drop()
-            self.cut_back()
-            raise
-        except (RemoteError, OSError):
-            self.link.drop()
-            raise
-        finally:
-            os.close(out)
-
-    def _stream(self, node: Node, pack: Pack, at: int, target: int, former: Former) -> Iterator[bytes]:
-        head = self.beginning
-        if self.anchors:
-            for data in node.grep(pack, at, max(0, target - at), head.bytes, self.anchors):
-                yield former.feed(data)
-                self.advance(former.reached, target)
-            self.confirm(node, target)
-            return
-        for start in range(at, target, _PIECE):
-            length = min(_PIECE, target - start)
-            node.ask(pack, start, length, head.bytes)
-            for data in node.answer(pack):
-                at += len(data)
-                yield former.feed(data)
-                self.advance(at, target)
-            self.confirm(node, start + length)
-            if at < start + length:
-                raise SshError("lost", f"{self.name} could not be read to its end", why="the node sent too little")
-
-    def _is_anchor(self, entry: Entry) -> bool:
-        return any(anchor in entry.text for anchor in self.anchors)
-
-    def _write(self, node: Node, target: int, part: Part, old: Selection | None) -> None:
-        """Write first line, old entries and new entries as a new file, and give it the copy's name."""
-        counted = node.count(part.base, target - part.base)
-        complete = part.line - 1 + counted.newlines
-        resume_line, resume_byte = complete + 1, target - counted.unfinished
-        for entry in last_entries(self.part):
-            # Lines after an anchor that are not written yet belong to it.
-            if self._is_anchor(entry) and entry.line + CONTEXT > complete:
-                resume_line, resume_byte = min((resume_line, resume_byte), (entry.line, entry.offset))
-        first = old.first_byte if old else part.base
-        lines = complete + (counted.unfinished > 0)
-        selection = Selection(lines, target, self.names, first, resume_line, resume_byte)
-        check_room(self.file, self.part.stat().st_size + (self.file.stat().st_size if self.file.exists() else 0))
+    def _begin(self, kept: Selection | None, wanted: int) -> Selection:
+        """Begin a part: with what the copy holds, or, without a copy to continue, where lines are wanted from."""
+        line = 1 if kept else 1 + self.node.count(0, wanted)[0]
+        begun = kept or Selection(anchors=self.anchors, first_byte=wanted, resume_line=line, resume_byte=wanted)
         new = beside(self.file, NEW)
         with new.open("wb") as out:
-            out.write(selection.line())
-            if old is not None:
-                self._copy_before(part.line, out.write)
-            with self.part.open("rb") as entries:
-                while block := entries.read(1 << 20):
-                    out.write(block)
-            out.flush()
-            os.fsync(out.fileno())
-        part.complete = True
+            out.write(begun.line())
+            if kept:
+                check_room(self.file, self.file.stat().st_size)
+                with self.file.open("rb") as old:
+                    old.readline()
+                    shutil.copyfileobj(old, out, 1 << 20)
         self.manifest.save(self.file)
-        self.join()
+        new.replace(self.part)
+        return begun
 
-    def _copy_before(self, line: int, put: Callable[[bytes], int]) -> None:
-        """Copy the entries before a line. Only the last few can be others: they are looked for at the end."""
-        late = [entry for entry in last_entries(self.file) if entry.line >= line]
-        end = late[0].at if late else self.file.stat().st_size
-        with self.file.open("rb") as data:
-            left = end - len(data.readline())
-            while left > 0 and (block := data.read(min(left, 1 << 20))):
-                put(block)
-                left -= len(block)
+    def _receive(self, target: int, wanted: int, begun: Selection) -> None:
+        line, offset, at = self._go_on(begun, wanted)
+        with self.writing() as out:
+            out.truncate(at)
+            former = FromGrep(line, offset) if self.options.anchors else FromBytes(line, offset)
+            if self.options.anchors:
+                length = max(0, target - offset)
+                pack = self.node.pack(self.path)
+                for data in self.node.grep(pack, offset, length, self.beginning.bytes, self.options.anchors):
+                    out.write(former.feed(data))
+                    self.advance(former.reached, target)
+                self.confirm(target)
+            else:
+                for data, _ in self.pieces(offset, target):
+                    out.write(former.feed(data))
+            out.write(former.close())
+        newlines, unfinished = self.node.count(offset, target - offset)
+        lines = line - 1 + newlines
+        done = Selection(
+            lines + (unfinished > 0), target, self.anchors, begun.first_byte, lines + 1, target - unfinished
+        )
+        with self.part.open("r+b") as out:
+            out.write(done.line())
+            sync(out)
+        self.part.replace(self.file)
 
-    def _since(self, node: Node, target: int, since: str) -> int:
+    def _go_on(self, begun: Selection, wanted: int) -> tuple[int, int, int]:
+        """Return the line and the offset of the original at which the part goes on, and where in the part."""
+        entries = last_entries(self.part)
+        # The last entry comes once more: what lies behind it was looked at only as far as the first line says.
+        line, offset = max([(begun.resume_line, begun.resume_byte), *((e.line, e.offset) for e in entries[-1:])])
+        for entry in entries:
+            # So does an anchor while lines behind it may still be due.
+            if entry.line < line <= entry.line + CONTEXT and any(
+                anchor in entry.text for anchor in self.options.anchors
+            ):
+                line, offset = entry.line, entry.offset
+                break
+        if wanted > offset:
+            line, offset = line + self.node.count(offset, wanted - offset)[0], wanted
+        end = entries[-1].end if entries else len(begun.line())
+        return line, offset, next((entry.at for entry in entries if entry.line >= line), end)
+
+    def _since(self, target: int, since: str) -> int:
         """Return the first byte behind the last line whose time is before ``since``; times are taken to rise.
 
         Lines without a time may belong to the time before or behind them: those between the last earlier and the
         first later time are brought. Where the log has no times nothing is left out.
         """
         since = since.replace("T", " ")
-        low, high = 0, target
-        while high - low > _PROBE:
-            middle = (low + high) // 2
-            times = next(self._times(node, middle, high), [])
-            if times is None:
-                return self._without_times()
-            if times and times[0][1] < since:
-                low = times[0][0]
-            else:
-                high = middle
-        start, newest = low, None
-        for times in self._times(node, low, target):
-            if times is None:
-                return self._without_times()
-            for behind, time in times:
-                newest = time
-                if time >= since:
+        low, high, newest = 0, target, ""
+        with contextlib.suppress(LookupError):
+            while high - low > _PROBE:
+                middle = (low + high) // 2
+                behind, time = next(self._times(middle, high), (high, since))
+                low, high = (low, middle) if time >= since else (behind, high)
+            start = low
+            for behind, newest in self._times(low, target):
+                if newest >= since:
                     return start
                 start = behind
-        if newest is None and low == 0:
-            return self._without_times()
-        self.notice(f"no line of {self.name} has a time from {since} on")
-        return start
-
-    def _without_times(self) -> int:
+            if newest or low:
+                self.notice(f"no line of {self.name} has a time from {since} on")
+                return start
         self.notice(f"--since is left aside: too few lines of {self.name} begin with a date and a time")
         return 0
 
-    def _times(self, node: Node, offset: int, end: int) -> Iterator[list[tuple[int, str]] | None]:
-        """Yield, for one window after another, the times on lines that begin at or behind an offset.
+    def _times(self, offset: int, end: int) -> Iterator[tuple[int, str]]:
+        """Yield the times on lines that begin at or behind an offset, each with the first byte behind its line.
 
-        A time comes with the first byte behind its line. Windows without any are passed over; None when there were too
-        many of these.
+        Raises:
+            LookupError: too many lines in a row have none.
+
         """
         start, length = max(0, offset - 1), _PROBE
         while start < end:
-            block = node.read(start, min(length, end - start))
+            block = self.node.read(start, min(length, end - start))
             # Only lines that begin and end in the window; the byte before the offset tells whether one begins there.
             first = block.find(b"\n") + 1 if start else 0
             last = len(block) if start + len(block) >= end else block.rfind(b"\n") + 1
-            times = []
+            any_time = False
             for found in _STAMP.finditer(block, first, last) if first or not start else ():
+                any_time = True
                 behind = block.find(b"\n", found.end(), last) + 1 or last
-                times.append((start + behind, f"{found[1].decode()} {found[2].decode()}"))
-            if times:
-                yield times
-            elif length >= _LARGEST_PROBE:
-                yield None
-            length = _PROBE if times else length * 4
+                yield start + behind, f"{found[1].decode()} {found[2].decode()}"
+            if not any_time and length >= _LARGEST_PROBE:
+                raise LookupError
             if start + len(block) >= end:
                 return
-            start += max(last - 1, 0) if times else 0
+            length = _PROBE if any_time else length * 4
+            start += max(last - 1, 0) if any_time else 0

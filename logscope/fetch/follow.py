@@ -14,17 +14,17 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING, NamedTuple
 
-from logscope.fetch.link import Link, Options
-from logscope.fetch.node import FileError, Stat
+from logscope.fetch.node import FileError, Node
 from logscope.fetch.rotation import lost_file, successors
-from logscope.fetch.spec import shown
+from logscope.fetch.spec import Options, shown
 from logscope.fetch.ssh import SshError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
 
-    from logscope.fetch.node import Node
+    from logscope.fetch.node import Stat
     from logscope.fetch.spec import Spec
+    from logscope.fetch.ssh import Session
 
 _REMEMBERED = 4096
 _OVERLAP = 256
@@ -45,16 +45,15 @@ class Chunk(NamedTuple):
 class Follower:
     """Where following has got to, and the steps that bring it further."""
 
-    def __init__(self, link: Link, path: bytes, start: int) -> None:
-        self.link = link
+    def __init__(self, node: Node, path: bytes, start: int) -> None:
+        self.node = node
         self.path = path
-        self.name = f"{link.host}:{shown(path)}"
+        self.name = f"{node.host}:{shown(path)}"
+        self.generation = 0
         self.offset = start
-        self.generation = 1
-        self._head = bytearray()
-        self._tail = b""
-        self._node: Node | None = None  # the connection on which the file is open
+        self._head = self._tail = b""  # of what was read
         self._stat: Stat | None = None  # of the file, when it was last seen
+        self._session: Session | None = None  # the connection on which it is open
         self._quiet = False
         self._waiting = False
 
@@ -66,112 +65,91 @@ class Follower:
             FileError: the file cannot be read, at the first step.
 
         """
-        node = self.link.node
-        if node is not self._node and not self._find(node):
+        if self.node.session is not self._session and not self._find():
             return b""
-        self._node = node
+        self._session = self.node.session
         overlap = self._tail[-_OVERLAP:]
-        data, stat, named = node.next(self.path, self.offset - len(overlap), self.offset, _AT_ONCE)
-        self.link.progress()
+        data, stat, named = self.node.next(self.path, self.offset - len(overlap), self.offset, _AT_ONCE)
         if stat.size < self.offset or (data and not data.startswith(overlap)):
             # Truncated. A copy may have been made before (copytruncate): it is looked for.
-            self._node = None
+            self._session = None
             return b""
         self._stat = stat
         if data := data[len(overlap) :]:
-            self._take(data)
-            return data
-        if named is None or (named.device, named.inode) != (stat.device, stat.inode):
-            self._leave(node, stat, named)
-        return b""
-
-    def _take(self, data: bytes) -> None:
-        self._quiet = self._waiting = False
-        if self.offset == len(self._head):
-            self._head += data[: _REMEMBERED - len(self._head)]
-        self._tail = (self._tail + data)[-_REMEMBERED:]
-        self.offset += len(data)
-
-    def _find(self, node: Node) -> bool:
-        """Open the file that goes on where reading has got to; False when there is nothing to read now."""
-        try:
-            stat = node.open(self.path)
-        except FileError as error:
-            if error.kind != "missing" or self._stat is None:
-                raise
-        else:
-            if self._stat is None:
-                self._begin_at(node, stat)
-            if self._same(node, stat):
-                self._stat = stat
-                return True
-        between: list[tuple[bytes, Stat]] = []
-        if self._stat is not None:
-            found = lost_file(node, self.path, self._stat.inode, lambda stat: self._same(node, stat))
-            if found is not None:
-                self._stat = found[1]
-                return True
-            between = successors(self.path, self._stat, node.beside(self.path))
-            if self.offset and not self._waiting:
-                self.link.notice(
-                    f"{self.name} was truncated, replaced or deleted; what it held after byte {self.offset}, "
-                    "if anything, was not found on the node"
-                )
-        return self._go_on(node, between[0] if between else (self.path, None))
-
-    def _begin_at(self, node: Node, stat: Stat) -> None:
-        """Look at what stands before the place where reading begins."""
-        self._stat = stat
-        self.offset = min(self.offset, stat.size)
-        length = min(_REMEMBERED, self.offset)
-        self._head = bytearray(node.read(0, length))
-        self._tail = node.read(self.offset - length, length)
-
-    def _same(self, node: Node, stat: Stat) -> bool:
-        """Tell whether the open file holds what was read of the current generation."""
-        if not self.offset and self._stat is not None:
-            return (stat.device, stat.inode) == (self._stat.device, self._stat.inode)
-        if stat.size < self.offset:
-            return False
-        tail = len(self._tail)
-        return node.read(0, len(self._head)) == self._head and node.read(self.offset - tail, tail) == self._tail
-
-    def _leave(self, node: Node, stat: Stat, named: Stat | None) -> None:
-        """Go on to the next file, once the open one is read to its end and stays quiet."""
-        if not self._quiet:
-            # Its writer may not know yet that it was renamed.
+            self._quiet = self._waiting = False
+            if self.offset == len(self._head):
+                self._head += data[: _REMEMBERED - len(self._head)]
+            self._tail = (self._tail + data)[-_REMEMBERED:]
+            self.offset += len(data)
+        elif named is None or (named.device, named.inode) != (stat.device, stat.inode):
+            if self._quiet:
+                self._go_on(stat, named)
+            # Else its writer may not know yet that it was renamed.
             self._quiet = True
-            return
-        # It may have been rotated more than once since the last look.
-        between = successors(self.path, stat, node.beside(self.path))
-        if between or named is not None:
-            self._go_on(node, between[0] if between else (self.path, named))
-        elif not self._waiting:
-            self._waiting = True
-            self.link.notice(f"there is no {self.name} any more; waiting for it to come back")
+        return data
 
-    def _go_on(self, node: Node, expected: tuple[bytes, Stat | None]) -> bool:
-        """Begin the next generation with a file, if it is still the expected one; False when it is not there."""
-        path, wanted = expected
+    def _find(self) -> bool:
+        """Open the file that goes on where reading has got to; False when there is nothing to read now."""
+        last = self._stat
         try:
-            stat = node.open(path)
+            stat = self.node.open(self.path)
+            if last is None:
+                self._begin(stat)
+            if self._same(stat):
+                return True
         except FileError as error:
-            self._node = None
+            if error.kind != "missing" or last is None:
+                raise
+        assert last is not None  # noqa: S101 - the first file is the same as itself
+        if lost_file(self.node, self.path, last.inode, self._same) is not None:
+            return True
+        if self.offset and not self._waiting:
+            self.node.notice(
+                f"{self.name} was truncated, replaced or deleted; what it held after byte {self.offset}, "
+                "if anything, was not found on the node"
+            )
+        return self._go_on(last, None)
+
+    def _same(self, stat: Stat) -> bool:
+        """Tell whether the open file holds what was read of the current generation; if so it is that from now on."""
+        same = stat.size >= self.offset
+        if not self.offset and self._stat is not None:
+            same = (stat.device, stat.inode) == (self._stat.device, self._stat.inode)
+        for text, at in ((self._head, 0), (self._tail, self.offset - len(self._tail))):
+            same = same and self.node.read(at, len(text)) == text
+        self._stat = stat if same else self._stat
+        return same
+
+    def _go_on(self, current: Stat, named: Stat | None) -> bool:
+        """Begin the next generation with the file that came next, else with what has the name; False without any."""
+        # It may have been rotated more than once since the last look.
+        between = successors(self.path, current, self.node.beside(self.path))
+        path, expected = between[0] if between else (self.path, named)
+        try:
+            stat = self.node.open(path)
+        except FileError as error:
+            self._session = None
             if not self._waiting:
                 self._waiting = True
-                self.link.notice(f"{error.message.what}; waiting for it")
+                self.node.notice(f"{error.message.what}; waiting for it")
             return False
-        if wanted is not None and stat.inode != wanted.inode:
+        if expected is not None and stat.inode != expected.inode:
             # Names were shifted in between: look again.
-            self._node = None
+            self._session = None
             return False
-        self.generation += 1
-        self.link.notice(f"{self.name} was rotated or truncated: generation {self.generation} begins")
         self.offset = 0
-        self._head, self._tail = bytearray(), b""
-        self._quiet = self._waiting = False
-        self._stat = stat
+        self._begin(stat)
+        self.node.notice(f"{self.name} was rotated or truncated: generation {self.generation} begins")
         return True
+
+    def _begin(self, stat: Stat) -> None:
+        """Begin a generation with the open file; what stands before the place where reading begins is remembered."""
+        self.generation += 1
+        self.offset = min(self.offset, stat.size)
+        length = min(_REMEMBERED, self.offset)
+        self._head, self._tail = (self.node.read(at, length) if length else b"" for at in (0, self.offset - length))
+        self._stat = stat
+        self._quiet = self._waiting = False
 
 
 def remote_follow(
@@ -201,20 +179,19 @@ def remote_follow(
             another key, or no longer accepts ours.
 
     """
-    link = Link(spec.host, options or Options(), notice)
+    node = Node(spec.host, options or Options(), notice)
     # A stop ends waiting for a connection, too.
-    link.cancelled = ended = stop or threading.Event()
-    idle = 1
+    node.cancelled = ended = stop or threading.Event()
     follower: Follower | None = None
+    idle = 1
     try:
         while not ended.is_set():
             try:
-                if follower is None:
-                    follower = Follower(link, _the_one(link, spec), start)
+                follower = follower or Follower(node, _the_one(node, spec), start)
                 data = follower.step()
             except SshError as failure:
                 try:
-                    link.recover(failure, endless=True)
+                    node.recover(failure, endless=True)
                 except SshError:
                     if ended.is_set():
                         break
@@ -227,11 +204,11 @@ def remote_follow(
             if len(data) < _AT_ONCE - _OVERLAP:
                 ended.wait(interval * idle)
     finally:
-        link.drop()
+        node.drop()
 
 
-def _the_one(link: Link, spec: Spec) -> bytes:
-    paths = link.node.expand(spec)
+def _the_one(node: Node, spec: Spec) -> bytes:
+    paths = node.expand(spec)
     if len(paths) > 1:
         raise FileError(
             "several",

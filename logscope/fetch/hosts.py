@@ -10,28 +10,26 @@ import os
 import re
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 from logscope.errors import LogscopeError, UsageError
 from logscope.fetch.copy import Copy, Fetched, WholeCopy
 from logscope.fetch.filtered import FilteredCopy
-from logscope.fetch.follow import Chunk
-from logscope.fetch.link import Link, Options
-from logscope.fetch.manifest import LOCK, MANIFEST, NEW, PART
-from logscope.fetch.spec import Spec, local_name, shown
+from logscope.fetch.manifest import LOCK, MANIFEST, NEW, PART, beside
+from logscope.fetch.node import Node
+from logscope.fetch.progress import drawn
+from logscope.fetch.spec import Options, Spec, local_name, shown
 from logscope.fetch.ssh import SshError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
-    from logscope.fetch.progress import Bar
+    from logscope.fetch.progress import Advance
     from logscope.fetch.spec import Host
-
-_UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
-_BLOCK = 4 << 20
 
 
 @dataclass(slots=True)
@@ -48,52 +46,12 @@ class Outcome:
 
     def as_dict(self) -> dict[str, Any]:
         """Return it as JSON values. Bytes of a name that are no UTF-8 stand as lone surrogates: dump it as ASCII."""
+        slots = ("what", "why", "note", "help")
         errors = [
-            {
-                "source": source,
-                "what": error.message.what,
-                "why": error.message.why,
-                "note": error.message.note,
-                "help": error.message.help,
-            }
+            {"source": source, **{slot: getattr(error.message, slot) for slot in slots}}
             for source, error in self.failures
         ]
         return {"schema": 1, "kind": "fetch", "files": [file.as_dict() for file in self.files], "errors": errors}
-
-
-def size_of(text: str) -> int:
-    """Read ``200M``, ``1.5G``, ``4096``: bytes, with units of 1024.
-
-    Raises:
-        UsageError: it is none of these.
-
-    """
-    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]?)(?:i?b)?\s*", text, re.IGNORECASE)
-    if found is None or float(found[1]) == 0:
-        raise UsageError(f"{text!r} is no size", help="write 200M, 1.5G or a number of bytes")
-    return int(float(found[1]) * _UNITS[found[2].lower()])
-
-
-def checked(options: Options) -> Options:
-    """Return options whose parts go together.
-
-    Raises:
-        UsageError: they do not.
-
-    """
-    if options.verify and options.filtered:
-        raise UsageError(
-            "--verify compares whole files",
-            help="leave it away with --debug-only, --last and --since, or fetch the whole file",
-        )
-    if options.since is not None and not re.fullmatch(r"\d{4}-\d\d-\d\d([ T]\d\d:\d\d(:\d\d)?)?", options.since):
-        raise UsageError(
-            f"{options.since!r} is no time that a log can be searched for",
-            help="write it as the log prints it: 2026-02-10, '2026-02-10 12:00' or 2026-02-10T12:00:30",
-        )
-    if any(not anchor or b"\n" in anchor or b"\0" in anchor for anchor in options.anchors):
-        raise UsageError("an anchor has to be a text within one line")
-    return options
 
 
 def fetch(
@@ -102,7 +60,7 @@ def fetch(
     options: Options | None = None,
     *,
     notice: Callable[[str], None] = lambda _: None,
-    bar: Bar | None = None,
+    terminal: TextIO | None = None,
 ) -> Outcome:
     """Bring files from hosts, and what is new of files that were brought before.
 
@@ -112,75 +70,78 @@ def fetch(
             Files of several hosts go to a folder per host.
         options: how to connect and what to bring.
         notice: told in words about anything unusual, from any thread.
-        bar: told how far it has got.
+        terminal: where to draw how far it has got, if it is a terminal.
 
     Raises:
-        UsageError: options that do not go together. Failures of one source stand in the result instead, and do not
-            keep the others from arriving.
+        KeyboardInterrupt: after Ctrl-C, once every ssh has ended; its text says what is kept. Failures of one source
+            stand in the result instead, and do not keep the others from arriving.
 
     """
-    options = checked(options or Options())
-    hosts: dict[Host, list[Spec]] = {}
-    for spec in dict.fromkeys(specs):
-        hosts.setdefault(spec.host, []).append(spec)
+    options = options or Options()
     base = Path(dest)
     folder = len(specs) > 1 or specs[0].is_pattern or base.is_dir() or os.fspath(dest).endswith(os.sep)
-    tell = threading.Lock()
+    lock = threading.Lock()
 
     def say(text: str) -> None:
-        with tell:
+        with lock:
             notice(text)
 
-    links = {host: Link(host, options, say) for host in hosts}
-    # What each host's thread found, told apart by its spec, so that the order of the arguments can be kept.
-    found: dict[Spec, list[Fetched]] = {}
-    failed: dict[Spec, list[tuple[str, LogscopeError]]] = {}
+    nodes = {spec.host: Node(spec.host, options, say) for spec in specs}
+    # In the order of the arguments, whichever host answers first.
+    results: dict[Spec, list[Fetched | tuple[str, LogscopeError]]] = {spec: [] for spec in specs}
+    taken: dict[Path, bytes] = {}
 
-    def bring(host: Host) -> None:
-        here = base / _folder_name(host) if len(hosts) > 1 else base
-        taken: dict[Path, bytes] = {}
-        link = links[host]
+    def bring(node: Node, advance: Advance) -> None:
+        here = base / _folder_name(node.host) if len(nodes) > 1 else base
         dead: SshError | None = None
-        try:
-            for spec in hosts[host]:
-                found[spec], failed[spec] = [], []
-                try:
-                    if dead is not None:
-                        raise dead
-                    paths = _expand(link, spec)
-                except LogscopeError as error:
-                    dead = error if isinstance(error, SshError) else None
-                    failed[spec].append((spec.text, error))
-                    continue
-                for path in paths:
-                    if link.cancelled.is_set():
-                        return
+        for spec, found in results.items():
+            if spec.host != node.host:
+                continue
+            source = spec.text
+            try:
+                if dead is not None:
+                    raise dead
+                for path in node.persist(partial(node.expand, spec)):
+                    source = spec.text if path == spec.path else f"{node.host}:{shown(path)}"
+                    file = here / local_name(spec, path) if folder else base
                     try:
-                        file = here / local_name(spec, path) if folder else base
-                        found[spec].append(_copy(link, path, file, taken, bar).run())
-                    except LogscopeError as error:
-                        dead = error if isinstance(error, SshError) and error.kind != "no_tool" else None
-                        source = spec.text if path == spec.path else f"{host}:{shown(path)}"
-                        failed[spec].append((source, error))
-                        if dead is not None:
-                            break
-        finally:
-            link.drop()
+                        found.append(_copy(node, path, file, taken, advance).run())
+                    except SshError:
+                        raise
+                    except LogscopeError as error:  # of this file alone
+                        found.append((source, error))
+            except LogscopeError as error:
+                dead = error if isinstance(error, SshError) else None
+                found.append((source, error))
+        node.drop()
 
-    with ThreadPoolExecutor(max_workers=max(1, options.jobs), thread_name_prefix="fetch") as pool:
+    with drawn(terminal) as advance, ThreadPoolExecutor(max(1, options.jobs), thread_name_prefix="fetch") as pool:
         try:
-            for done in [pool.submit(bring, host) for host in hosts]:
+            for done in [pool.submit(bring, node, advance) for node in nodes.values()]:
                 done.result()
-        except BaseException:
-            for link in links.values():
-                link.cancel()
+        except BaseException as error:
+            for node in nodes.values():
+                node.cancel()
             pool.shutdown(cancel_futures=True)
+            if isinstance(error, KeyboardInterrupt) and (kept := _kept(taken)):
+                raise KeyboardInterrupt(f"{kept} kept; call again: it goes on where it stopped") from None
             raise
     outcome = Outcome()
-    for spec, files in found.items():
-        outcome.files += files
-        outcome.failures += failed[spec]
+    for result in (result for found in results.values() for result in found):
+        if isinstance(result, Fetched):
+            outcome.files.append(result)
+        else:
+            outcome.failures.append(result)
     return outcome
+
+
+def _kept(files: Iterable[Path]) -> str:
+    """Return how much there is of copies, or nothing where there is nothing."""
+    from rich.filesize import decimal  # noqa: PLC0415 - after Ctrl-C only
+
+    there = [path for file in files for path in (file, beside(file, PART)) if path.exists()]
+    size = sum(path.stat().st_size for path in there)
+    return decimal(size) if size else ""
 
 
 def cached(
@@ -188,7 +149,7 @@ def cached(
     options: Options | None = None,
     *,
     notice: Callable[[str], None] = lambda _: None,
-    bar: Bar | None = None,
+    terminal: TextIO | None = None,
 ) -> list[Fetched]:
     """Bring the files of one remote argument to the cache folder, or what is new of them; read them there.
 
@@ -209,50 +170,24 @@ def cached(
             help="name another folder with XDG_CACHE_HOME, or bring the log with: logscope fetch",
         ) from error
     folder = root / _folder_name(spec.host) / sha256(spec.path.rpartition(b"/")[0]).hexdigest()[:16]
-    outcome = fetch([spec], f"{folder}/", options or Options(digest=False), notice=notice, bar=bar)
+    outcome = fetch([spec], f"{folder}/", options or Options(digest=False), notice=notice, terminal=terminal)
     for _, failure in outcome.failures:
         raise failure
     return outcome.files
 
 
-def remote_blocks(
-    spec: Spec, options: Options | None = None, *, notice: Callable[[str], None] = lambda _: None
-) -> Iterator[Chunk]:
-    """Yield a remote file once, in blocks of 4 MiB, through the cache; several files of a pattern one after the other.
-
-    Raises:
-        LogscopeError: a file cannot be brought.
-
-    """
-    for file in cached(spec, options, notice=notice):
-        with Path(file.file).open("rb") as data:
-            offset = 0
-            while block := data.read(_BLOCK):
-                yield Chunk(block, offset, file.generation)
-                offset += len(block)
-
-
-def _expand(link: Link, spec: Spec) -> list[bytes]:
-    while True:
-        try:
-            return link.node.expand(spec)
-        except SshError as failure:
-            link.recover(failure)
-
-
-def _copy(link: Link, path: bytes, file: Path, taken: dict[Path, bytes], bar: Bar | None) -> Copy:
+def _copy(node: Node, path: bytes, file: Path, taken: dict[Path, bytes], advance: Advance) -> Copy:
     """Return the copy that fits the options, under the name that fits it.
 
     Raises:
         UsageError: the local name is taken, or is one that the bookkeeping uses.
 
     """
-    options = link.options
-    anchors = options.anchors
-    if anchors and "grep" not in link.node.tools:
-        link.notice(f"{link.host}: its grep has no -a or -b (BusyBox), which --debug-only needs: every line is brought")
-        anchors = ()
-    chosen = {"debug-only": bool(anchors), "last": options.last is not None, "since": options.since is not None}
+    if node.options.anchors and "grep" not in node.persist(lambda: node.session.greeting):
+        node.notice(f"{node.host}: its grep has no -a or -b (BusyBox), which --debug-only needs: every line is brought")
+        node.options = replace(node.options, anchors=())
+    options = node.options
+    chosen = {"debug-only": options.anchors, "last": options.last is not None, "since": options.since is not None}
     kinds = [name for name, wanted in chosen.items() if wanted]
     if kinds:
         # Before the suffix, so that a pattern such as *.log finds it, and beside a whole copy.
@@ -267,14 +202,7 @@ def _copy(link: Link, path: bytes, file: Path, taken: dict[Path, bytes], bar: Ba
             why=f"{shown(taken[file])} and {shown(path)}",
             help="fetch them into different folders",
         )
-
-    def advance(done: int, total: int) -> None:
-        if bar is not None:
-            bar.advance(file, done, total)
-
-    if kinds:
-        return FilteredCopy(link, path, file, advance, anchors)
-    return WholeCopy(link, path, file, advance)
+    return (FilteredCopy if kinds else WholeCopy)(node, path, file, partial(advance, file))
 
 
 def _folder_name(host: Host) -> str:

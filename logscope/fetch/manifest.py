@@ -13,11 +13,11 @@ is always whole, and for the lock that keeps two fetches from writing one copy. 
 from __future__ import annotations
 
 import contextlib
-import errno
 import fcntl
 import json
 import os
-from dataclasses import asdict, dataclass, field, fields
+import time
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -43,19 +43,14 @@ class Edge:
 
 @dataclass(slots=True)
 class Part:
-    """The part file: what has arrived of the bytes from ``base`` on.
+    """The part file of a whole copy: what has arrived of the bytes behind the copy's.
 
-    ``confirmed`` bytes of the part file are known to be of one file; ``complete`` is set before it is joined to the
-    copy. In the filtered form ``line`` is the line that begins at ``base``, ``anchors`` tells which lines are wanted,
-    and ``anew`` that the part replaces the copy instead of continuing it.
+    ``confirmed`` bytes of it are known to be of one file; ``complete`` is set before it is joined to the copy. (That of
+    a filtered copy says all this itself.)
     """
 
-    base: int
     confirmed: int = 0
     complete: bool = False
-    line: int = 1
-    anchors: list[str] = field(default_factory=list)
-    anew: bool = False
 
 
 @dataclass(slots=True)
@@ -134,10 +129,8 @@ def load(file: Path) -> Manifest | None:
                 f"{name} is of version {version}; this logscope reads version {VERSION}",
                 help="use the logscope that wrote it, or fetch into another folder",
             )
-        nested = {"head": Edge, "tail": Edge, "part": Part}
-        for key, kind in nested.items():
-            if values[key] is not None:
-                values[key] = kind(**values[key])
+        for key, kind in {"head": Edge, "tail": Edge, "part": Part}.items():
+            values[key] = values[key] and kind(**values[key])
         values["generations"] = [Generation(**value) for value in values["generations"]]
         return Manifest(**values)
     except FileNotFoundError:
@@ -162,12 +155,8 @@ def origin(file: str | os.PathLike[str]) -> dict[str, Any] | None:
         return None
     if manifest is None or not manifest.last_fetched:
         return None
-    shown = {f.name: getattr(manifest, f.name) for f in fields(manifest)}
-    inner = ("head", "tail", "part", "device", "generations")
-    return {
-        **{name: value for name, value in shown.items() if name not in inner},
-        "generations": [asdict(generation) for generation in manifest.generations],
-    }
+    inner = ("head", "tail", "part", "device")
+    return {name: value for name, value in asdict(manifest).items() if name not in inner}
 
 
 @contextlib.contextmanager
@@ -179,28 +168,18 @@ def locked(file: Path) -> Iterator[None]:
 
     """
     name = beside(file, LOCK)
-    while True:
-        lock = os.open(name, os.O_RDWR | os.O_CREAT, 0o600)
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            # Whoever held it before may have removed the name just now; only a lock that has a name counts.
-            if os.fstat(lock).st_ino == name.stat().st_ino:
-                break
-        except FileNotFoundError:
-            pass
-        except OSError as error:
-            os.close(lock)
-            if error.errno in (errno.EWOULDBLOCK, errno.EACCES):
+    with contextlib.ExitStack() as stack:
+        while True:
+            lock = stack.enter_context(name.open("a"))
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
                 raise LogscopeError(f"another fetch is writing {file}", help="wait until it has ended") from None
-            raise
-        os.close(lock)
-    try:
+            # Whoever held it before may have removed the name just now; only a lock that has a name counts.
+            if os.fstat(lock.fileno()).st_nlink:
+                break
+        stack.callback(name.unlink, missing_ok=True)
         yield
-    finally:
-        try:
-            name.unlink(missing_ok=True)
-        finally:
-            os.close(lock)
 
 
 def sync_folder(folder: Path) -> None:
@@ -212,11 +191,6 @@ def sync_folder(folder: Path) -> None:
         os.close(handle)
 
 
-def now() -> str:
-    """Return the time, to the second."""
-    return datetime.now(UTC).isoformat(timespec="seconds")
-
-
-def when(epoch: int) -> str:
-    """Return an epoch time in the same form."""
-    return datetime.fromtimestamp(epoch, UTC).isoformat(timespec="seconds")
+def when(epoch: float | None = None) -> str:
+    """Return an epoch time (else now) in ISO 8601, in UTC, to the second."""
+    return datetime.fromtimestamp(time.time() if epoch is None else epoch, UTC).isoformat(timespec="seconds")

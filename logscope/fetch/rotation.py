@@ -6,6 +6,7 @@ are compared.
 
 from __future__ import annotations
 
+import contextlib
 import re
 from typing import TYPE_CHECKING
 
@@ -30,21 +31,16 @@ def lost_file(node: Node, path: bytes, inode: int, is_it: Callable[[Stat], bool]
 
     Those with its inode are looked at first, then the youngest. ``is_it`` is asked while the file is open.
     """
+    listed = node.beside(path)
     for _ in range(_MOST_LOOKS):
-        shifted = False
-        for name, listed in sorted(node.beside(path), key=lambda item: (item[1].inode != inode, -item[1].mtime))[
-            :_MOST
-        ]:
-            try:
-                stat = node.open(name)
-            except FileError:
-                shifted = True
-                continue
-            if is_it(stat):
-                return name, stat
-            shifted = shifted or stat.inode != listed.inode
+        for name, _ in sorted(listed, key=lambda item: (item[1].inode != inode, -item[1].mtime))[:_MOST]:
+            with contextlib.suppress(FileError):
+                if is_it(stat := node.open(name)):
+                    return name, stat
+        before = {(name, stat.inode) for name, stat in listed}
+        listed = node.beside(path)
         # Names that changed while they were looked at may have hidden it.
-        if not shifted:
+        if before == {(name, stat.inode) for name, stat in listed}:
             break
     return None
 

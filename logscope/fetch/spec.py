@@ -1,8 +1,8 @@
-"""Names of remote files, and the one way in which they are written into a shell script.
+"""What is asked for: names of remote files and options, and the one way names are written into a shell script.
 
 This module is responsible for reading ``[user@]host:PATH`` and ``ssh://user@host:port/path``, for refusing hosts that
-could be taken for something else, for the quoting of POSIX sh, and for the local name of a remote file. It must not
-know how a connection is made, nor what stands in a file.
+could be taken for something else and options that do not go together, for the quoting of POSIX sh, and for the local
+name of a remote file. It must not know how a connection is made, nor what stands in a file.
 
 Remote paths are bytes: a node's file name need not be UTF-8. Text and bytes meet only through ``os.fsencode`` and
 ``os.fsdecode``, which lose nothing.
@@ -13,6 +13,7 @@ from __future__ import annotations
 import os
 import re
 from dataclasses import dataclass
+from typing import Literal
 from urllib.parse import unquote_to_bytes
 
 from logscope.errors import UsageError
@@ -28,6 +29,9 @@ _URL = re.compile(
 )
 _SCP = re.compile(r"(?:(?P<user>[^/:\[]*)@)?(?:\[(?P<v6>[^\]/]*)\]|(?P<host>[^/:\[\]@]*)):(?P<path>.*)", re.DOTALL)
 _GLOB = re.compile(rb"[*?\[]")
+_TIME = re.compile(r"\d{4}-\d\d-\d\d([ T]\d\d:\d\d(:\d\d)?)?")
+# One piece of a pattern. A "]" that stands first between brackets is a member, not their end.
+_PIECE = re.compile(rb"[*?]|\[([!^]?+)(.[^\]]*)\]|\[|[^*?\[]+", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +62,58 @@ class Spec:
         return _GLOB.search(self.path) is not None
 
 
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How to reach hosts, and what to bring.
+
+    Args:
+        ssh: the ssh program and its first arguments (:func:`logscope.fetch.ssh.ssh_command`).
+        interactive: let ssh ask on the terminal; else it runs in batch mode and nothing ever waits for an answer.
+        connect_timeout: seconds.
+        compress: on the wire: what the node has (``auto``), or one method that must be there, or ``none``.
+        verify: let the node compute the SHA-256 of the whole range that was copied, and compare.
+        anchors: fixed texts: bring only lines that hold one, and 3 lines after each, in the filtered form.
+        last: bring only about so many bytes from the end, from a line start on, in the filtered form.
+        since: bring only what follows this time (``YYYY-MM-DD[ HH:MM[:SS]]``, as the log prints it), in the filtered
+            form.
+        digest: compute the SHA-256 of the copy when it changed.
+        tries: so many failures in a row, without one byte between them, end the fetch (2 before a connection stood).
+        delay: seconds before the first new try; doubled each time, 15 at most.
+        jobs: hosts at the same time.
+
+    Raises:
+        UsageError: they do not go together.
+
+    """
+
+    ssh: tuple[str, ...] = ("ssh",)
+    interactive: bool = False
+    connect_timeout: int = 15
+    compress: Literal["auto", "zstd", "gzip", "none"] = "auto"
+    verify: bool = False
+    anchors: tuple[bytes, ...] = ()
+    last: int | None = None
+    since: str | None = None
+    digest: bool = True
+    tries: int = 8
+    delay: float = 0.2
+    jobs: int = 8
+
+    def __post_init__(self) -> None:
+        if self.verify and (self.anchors or self.last is not None or self.since is not None):
+            raise UsageError(
+                "--verify compares whole files",
+                help="leave it away with --debug-only, --last and --since, or fetch the whole file",
+            )
+        if self.since is not None and not _TIME.fullmatch(self.since):
+            raise UsageError(
+                f"{self.since!r} is no time that a log can be searched for",
+                help="write it as the log prints it: 2026-02-10, '2026-02-10 12:00' or 2026-02-10T12:00:30",
+            )
+        if any(not anchor or b"\n" in anchor or b"\0" in anchor for anchor in self.anchors):
+            raise UsageError("an anchor has to be a text within one line")
+
+
 def parse(text: str) -> Spec | None:
     """Return the remote file a text names, or None when it names something local.
 
@@ -80,22 +136,23 @@ def parse(text: str) -> Spec | None:
         if found is None or not (found["host"] or found["v6"]) or os.path.lexists(text):
             return None
         path, user = os.fsencode(found["path"]), found["user"]
-    host = found["v6"] or found["host"]
+    host = found["v6"] or found["host"] or ""
     port = found.groupdict().get("port")
-    if not host or not _HOST.fullmatch(host):
-        raise _refused(text, f"{host!r} cannot be a host: it begins with '-' or holds a character a shell could read")
-    if user is not None and not _USER.fullmatch(user):
-        raise _refused(text, f"{user!r} cannot be a user: it begins with '-' or holds a character a shell could read")
-    if port is not None and not (port.isascii() and port.isdigit() and 0 < int(port) < 65536):
-        raise _refused(text, f"{port!r} is not a port")
-    if path.startswith(b"~/"):
-        path = path[2:]
-    if path in (b"", b"/"):
-        raise _refused(text, "the path on the host is missing")
-    if path.startswith(b"~"):
-        raise _refused(text, "another user's home folder has to be written out: /home/name/...")
-    if b"\0" in path:
-        raise _refused(text, "a path holds no NUL")
+    path = path[2:] if path.startswith(b"~/") else path
+    could = "it begins with '-' or holds a character a shell could read"
+    for wrong, why in (
+        (not _HOST.fullmatch(host), f"{host!r} cannot be a host: {could}"),
+        (user is not None and not _USER.fullmatch(user), f"{user!r} cannot be a user: {could}"),
+        (
+            port is not None and not (port.isascii() and port.isdigit() and 0 < int(port) < 65536),
+            f"{port!r} is no port",
+        ),
+        (path in (b"", b"/"), "the path on the host is missing"),
+        (path.startswith(b"~"), "another user's home folder has to be written out: /home/name/..."),
+        (b"\0" in path, "a path holds no NUL"),
+    ):
+        if wrong:
+            raise _refused(text, why)
     return Spec(text, Host(host, user, int(port) if port else None), path)
 
 
@@ -107,45 +164,52 @@ def arguments(texts: list[str]) -> tuple[list[Spec], str]:
 
     """
     specs = [parse(text) for text in texts]
-    dest = "."
-    if specs and specs[-1] is None:
-        dest, specs = texts[-1], specs[:-1]
-    if not specs:
+    local = [text for text, spec in zip(texts, specs, strict=True) if spec is None]
+    if len(local) == len(texts):
         raise UsageError("fetch needs a file on a host", help="for example: logscope fetch node1:/logs/server.log")
-    for text, spec in zip(texts, specs, strict=False):
-        if spec is None:
-            raise UsageError(
-                f"{text} is not on a host", help="write host:/path; only the last argument is a local folder"
-            )
-    return [spec for spec in specs if spec is not None], dest
+    dest = "." if specs[-1] else local.pop()
+    if local:
+        why = "write host:/path; only the last argument is a local folder"
+        raise UsageError(f"{local[0]} is not on a host", help=why)
+    return [spec for spec in specs if spec], dest
 
 
-def quote(text: bytes) -> bytes:
-    """Return the text as one word of POSIX sh that means exactly these bytes: in single quotes, whatever it holds."""
+def size_of(text: str) -> int:
+    """Read ``200M``, ``1.5G``, ``4096``: bytes, with units of 1024.
+
+    Raises:
+        UsageError: it is none of these.
+
+    """
+    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]?)(?:i?b)?\s*", text, re.IGNORECASE)
+    if found is None or float(found[1]) == 0:
+        raise UsageError(f"{text!r} is no size", help="write 200M, 1.5G or a number of bytes")
+    return int(float(found[1]) * 1024 ** " kmgt".index(found[2].lower() or " "))
+
+
+class Word(bytes):
+    """A word of POSIX sh; what is no Word yet has to be quoted."""
+
+    __slots__ = ()
+
+
+def quote(text: bytes) -> Word:
+    """Return the text as one word that means exactly these bytes: in single quotes, whatever it holds."""
     if b"\0" in text:
         raise UsageError("a word for the shell holds no NUL")
-    return b"'" + text.replace(b"'", b"'\\''") + b"'"
+    return Word(b"'" + text.replace(b"'", b"'\\''") + b"'")
 
 
-def pattern_word(pattern: bytes) -> bytes:
-    """Return a pattern as one word of POSIX sh in which only ``*``, ``?`` and ``[...]`` stand outside quotes."""
-    out, literal, at = [], bytearray(), 0
-    while at < len(pattern):
-        piece, end = pattern[at : at + 1], at + 1
-        if piece == b"[":
-            inner = at + 1 + (pattern[at + 1 : at + 2] in (b"!", b"^"))
-            # A "]" that stands first is a member, not the end.
-            close = pattern.find(b"]", inner + 1)
-            if close > 0:
-                members = (bytes([c]) if c == ord("-") else quote(bytes([c])) for c in pattern[inner:close])
-                piece, end = b"[" + b"!" * (inner - at - 1) + b"".join(members) + b"]", close + 1
-        if piece in (b"*", b"?") or end > at + 1:
-            out += [quote(bytes(literal)), piece]
-            literal.clear()
-        else:
-            literal += piece
-        at = end
-    return b"".join([*out, quote(bytes(literal))])
+def pattern_word(pattern: bytes) -> Word:
+    """Return a pattern as one word in which only ``*``, ``?`` and ``[...]`` stand outside quotes."""
+
+    def piece(found: re.Match[bytes]) -> bytes:
+        if found[2] is None:
+            return found[0] if found[0] in (b"*", b"?") else quote(found[0])
+        members = (bytes([c]) if c == ord("-") else quote(bytes([c])) for c in found[2])
+        return b"[" + b"!" * len(found[1]) + b"".join(members) + b"]"
+
+    return Word(_PIECE.sub(piece, pattern))
 
 
 def local_name(spec: Spec, path: bytes) -> str:

@@ -20,23 +20,21 @@ import re
 import secrets
 import select
 import shlex
+import signal
 import subprocess
-import threading
+import tempfile
 import time
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, cast
 
 from logscope.errors import RemoteError, UsageError
-from logscope.fetch.spec import Host, quote, shown
+from logscope.fetch.spec import Host, Options, Word, quote, shown
 
 if TYPE_CHECKING:
+    import threading
     from collections.abc import Iterator
 
-# Words that every login shell reads alike. LC_ALL stands here already, because the sh has to read bytes as bytes.
-_REMOTE = "exec env LC_ALL=C sh -s"
 _READ = 1 << 18
-_MAY_COME_BACK = ("refused", "timeout", "unreachable", "unknown_host", "jump", "failed")
-_STDERR_KEPT = 1 << 16
+_KEPT = 1 << 16  # of what ssh and the login shell say, for a message
 
 
 def ssh_command(given: str | None = None) -> tuple[str, ...]:
@@ -56,31 +54,31 @@ def ssh_command(given: str | None = None) -> tuple[str, ...]:
     return words
 
 
-def command_line(host: Host, ssh: tuple[str, ...], *, interactive: bool, connect_timeout: int) -> list[str]:
+def command_line(host: Host, options: Options) -> list[str]:
     """Return the whole ssh command line.
 
     OpenSSH keeps the first value it is given: what stands in ``--ssh`` wins over what follows here, which wins over
     the user's ssh_config. Nothing here says a word about host keys.
     """
-    options = {
-        "ConnectTimeout": str(connect_timeout),
+    settings = {
+        "ConnectTimeout": str(options.connect_timeout),
         "ServerAliveInterval": "10",
         "ServerAliveCountMax": "3",
         # Things a user's Host block may ask for that would stand in the way of a plain pipe.
         "RequestTTY": "no",
         "RemoteCommand": "none",
         "ClearAllForwardings": "yes",
+        **({} if options.interactive else {"BatchMode": "yes"}),
     }
-    if not interactive:
-        options = {"BatchMode": "yes", **options}
-    words = [*ssh, "-T"]
-    for name, value in options.items():
+    words = [*options.ssh, "-T"]
+    for name, value in settings.items():
         words += ["-o", f"{name}={value}"]
     if host.port is not None:
         words += ["-p", str(host.port)]
     if host.user is not None:
         words += ["-l", host.user]
-    return [*words, "--", host.name, _REMOTE]
+    # Words that every login shell reads alike. LC_ALL stands here already, because the sh has to read bytes as bytes.
+    return [*words, "--", host.name, "exec env LC_ALL=C sh -s"]
 
 
 class SshError(RemoteError):
@@ -94,38 +92,26 @@ class SshError(RemoteError):
         super().__init__(what, why=why, help=help)
         self.kind = kind
         self.passing = kind in ("lost", "closed")
-        self.later = self.passing or kind in _MAY_COME_BACK
+        self.later = self.passing or kind in ("refused", "timeout", "unreachable", "unknown_host", "jump", "failed")
 
 
-@dataclass(frozen=True, slots=True)
-class _Failure:
-    """A text of OpenSSH, and what to say when it is seen; the first of the table that fits is taken."""
-
-    kind: str
-    pattern: re.Pattern[str]
-    what: str
-    help: str
-
-
-def _failure(kind: str, pattern: str, what: str, help: str) -> _Failure:  # noqa: A002
-    return _Failure(kind, re.compile(pattern, re.IGNORECASE), what, help)
-
-
+# What OpenSSH says, and what to say then: kind, text, what, help. The first that fits is taken.
+# ruff: disable[ISC004]
 _FAILURES = (
-    _failure(
+    (
         "host_key_changed",
         r"REMOTE HOST IDENTIFICATION HAS CHANGED|differs from the key for the IP|offending .* key in",
         "the host key of {host} is not the one that is known",
         "somebody may be in between, or the host was set up anew: ask who runs it, compare the fingerprint, and only "
         "then remove the old key with: ssh-keygen -R {name}\nlogscope never turns this check off",
     ),
-    _failure(
+    (
         "host_key_unknown",
         r"host key is known for|Host key verification failed|authenticity of host",
         "the host key of {host} is not known yet",
         "connect once by hand (ssh {name}), compare the fingerprint and accept it; then call this again",
     ),
-    _failure(
+    (
         "key_refused",
         r"Permission denied \(|Too many authentication failures|No more authentication methods|"
         r"UNPROTECTED PRIVATE KEY|sign_and_send_pubkey|Permission denied, please try again",
@@ -133,60 +119,58 @@ _FAILURES = (
         "check with: ssh {name} true\nload the key (ssh-add), name it in ~/.ssh/config (IdentityFile, User), or call "
         "logscope fetch --interactive to be asked for a password or passphrase",
     ),
-    _failure(
+    (
         "unknown_host",
         r"Could not resolve hostname|Name or service not known|nodename nor servname|Temporary failure in name",
         "there is no host called {host}",
         "check the spelling; a name from ~/.ssh/config works too",
     ),
-    _failure(
+    (
         "jump",
         r"stdio forwarding failed|open failed: (?:connect failed|administratively prohibited)|UNKNOWN port 65535",
         "the jump host could not reach {host}",
         "check with: ssh {name} true\nthe name is looked up on the jump host (ProxyJump in ~/.ssh/config)",
     ),
-    _failure(
+    (
         "refused",
         r"Connection refused",
         "{host} refuses the connection",
         "is sshd running there, and on this port? Another port is written ssh://{host}:2222/path",
     ),
-    _failure(
+    (
         "timeout",
         r"timed out|Timeout, server",
         "{host} does not answer",
         "a firewall, a bastion that has to be passed (ProxyJump in ~/.ssh/config), or a host that is down",
     ),
-    _failure(
+    (
         "unreachable",
         r"No route to host|Network is unreachable|Cannot assign requested address",
         "there is no way to {host}",
         "is the VPN up? A bastion is set with ProxyJump in ~/.ssh/config",
     ),
-    _failure(
+    (
         "negotiation",
         r"Unable to negotiate|no matching .* found",
         "{host} and this ssh have no method in common",
         "check with: ssh -v {name} true",
     ),
-    _failure(
+    (
         "ssh_config",
         r"Bad configuration option|bad configuration options|Bad owner or permissions on|Can't open user config|"
         r"illegal option|unknown option|usage: ssh",
         "ssh does not accept its configuration",
         "mend the named line in ~/.ssh/config, or the command given with --ssh or LOGSCOPE_SSH",
     ),
-    _failure(
+    (
         "closed",
         r"kex_exchange_identification|Connection (?:to \S+ )?closed|Connection reset|Broken pipe|closed by remote host",
         "{host} closed the connection",
         "call this again: it goes on where it stopped",
     ),
 )
-_NO_SHELL = re.compile(
-    r"not available|sftp connections only|nologin|not found|No such file|not allowed|not permitted|restricted",
-    re.IGNORECASE,
-)
+# ruff: enable[ISC004]
+_NO_SHELL = r"not available|sftp connections only|nologin|not found|No such file|not allowed|not permitted|restricted"
 
 
 def explain(host: Host, words: str, code: int | None, *, talked: bool, banner: str = "") -> SshError:
@@ -200,125 +184,101 @@ def explain(host: Host, words: str, code: int | None, *, talked: bool, banner: s
         banner: what came on standard output instead of an answer.
 
     """
-    lines = [shown(line.rstrip()) for line in words.splitlines() if line.strip()]
-    for failure in _FAILURES:
-        told = [line for line in lines if failure.pattern.search(line)]
-        if told and not (talked and failure.kind not in ("closed", "timeout")):
-            more = [line for line in lines if re.search(r"Offending|fingerprint|SHA256|verification failed", line)]
-            why = "\n".join(dict.fromkeys((told + more if failure.kind.startswith("host_key") else told)[-5:]))
-            names = {"host": str(host), "name": host.name}
-            return SshError(failure.kind, failure.what.format(**names), why=why, help=failure.help.format(**names))
-    if talked:
-        last = "\n".join(lines[-4:]) or None
-        again = "call this again: it goes on where it stopped"
-        return SshError("lost", f"the connection to {host} was lost", why=last, help=again)
-    said = [shown(line.strip()) for line in banner.splitlines() if line.strip()][-2:]
-    if code in (126, 127) or _NO_SHELL.search("\n".join([*said, *lines])):
-        return SshError(
-            "no_shell",
-            f"the account on {host} gives no shell",
-            why="\n".join([*said, *lines[-4:]]) or f"exit status {code}",
-            help="logscope needs sh, coreutils and grep there; use an account that may run commands",
-        )
-    return SshError(
-        "failed",
-        f"no connection to {host}",
-        why="\n".join([*said, *lines[-4:]]) or f"ssh ended with status {code} and said nothing",
-        help=f"check with: ssh {host.name} true",
-    )
+    lines, said = ([shown(line.strip()) for line in text.splitlines() if line.strip()] for text in (words, banner))
+    for kind, pattern, what, todo in _FAILURES:  # noqa: B007 - used behind the loop
+        told = [line for line in lines if re.search(pattern, line, re.IGNORECASE)]
+        if told and (not talked or kind in ("closed", "timeout")):
+            if kind.startswith("host_key"):
+                told += [line for line in lines if re.search(r"Offending|fingerprint|SHA256|verification failed", line)]
+            break
+    else:
+        told = [] if talked else said[-2:]
+        told += lines[-4:]
+        if talked:
+            kind, what = "lost", "the connection to {host} was lost"
+            todo = "call this again: it goes on where it stopped"
+        elif code in (126, 127) or re.search(_NO_SHELL, "\n".join(told + lines), re.IGNORECASE):
+            kind, what = "no_shell", "the account on {host} gives no shell"
+            todo = "logscope needs sh, coreutils and grep there; use an account that may run commands"
+        else:
+            kind, what, todo = "failed", "no connection to {host}", "check with: ssh {name} true"
+    why = "\n".join(dict.fromkeys(told[-6:])) or (None if talked else f"ssh ended with status {code} and said nothing")
+    names = {"host": str(host), "name": host.name}
+    return SshError(kind, what.format(**names), why=why, help=todo.format(**names))
 
 
 class Session:
     """One running ssh and the sh behind it. Not for several threads at once.
 
-    ``received`` counts the bytes that came from the host; ``words`` holds the closing line of the last reply.
+    ``received`` counts the bytes that came from the host; ``words`` holds the closing line of the last reply,
+    ``greeting`` that of the first.
+
+    Args:
+        host: whom to call.
+        options: how.
+        script: sh text that defines the functions to call. ``l_end WORDS`` (defined here) closes a reply; the script's
+            last command has to do that once.
+        cancelled: ends every waiting when it is set.
 
     Raises:
         SshError: no connection, or no sh behind it.
 
     """
 
-    def __init__(  # noqa: D417 - the other arguments are those of command_line
-        self,
-        host: Host,
-        ssh: tuple[str, ...],
-        script: bytes,
-        *,
-        interactive: bool = False,
-        connect_timeout: int = 15,
-        cancelled: threading.Event | None = None,
-    ) -> None:
-        """Connect, send the script, and wait for its first reply.
-
-        Args:
-            script: sh text that defines the functions to call. ``l_end WORDS`` (defined here) closes a reply; the
-                script's last command has to do that once.
-            cancelled: ends the waiting when it is set.
-
-        """
+    def __init__(self, host: Host, options: Options, script: bytes, cancelled: threading.Event) -> None:
         self.host = host
         self.received = 0
         self.words: list[str] = []
-        self.banner = b""
+        self._cancelled = cancelled
         self._talked = False
-        self._cancelled = cancelled or threading.Event()
+        self._banner = self._rest = b""
         # A password may take its time; otherwise a login shell that hangs must not hang us.
-        self._deadline = math.inf if interactive else time.monotonic() + connect_timeout + 45
-        self._rest = b""
-        self._stderr = bytearray()
+        self._deadline = math.inf if options.interactive else time.monotonic() + options.connect_timeout + 45
         # In two halves, so that a terminal or a shell that echoes the script does not seem to answer.
         first, second = secrets.token_hex(16), secrets.token_hex(16)
         self._mark = f"\n{first}{second} ".encode()
-        command = command_line(host, ssh, interactive=interactive, connect_timeout=connect_timeout)
+        # A file: a pipe would have to be read, and a ControlMaster that stays behind would keep it open.
+        self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the session
+        # Without a terminal nothing can ask (a jump host's ssh does not inherit BatchMode). In a session of its own
+        # ssh does not hear Ctrl-C, but is ended in order, with whatever a wrapper started.
+        self._alone = not options.interactive
         try:
             self._process = subprocess.Popen(
-                command,
+                command_line(host, options),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                bufsize=0,
-                # Without a terminal nothing can ask (a jump host's ssh does not inherit BatchMode), and Ctrl-C reaches
-                # this process alone, which then ends ssh in order.
-                start_new_session=not interactive,
-                env=None if interactive else {**os.environ, "SSH_ASKPASS_REQUIRE": "never"},
+                stderr=self._stderr,
+                start_new_session=self._alone,
+                env={**os.environ, "SSH_ASKPASS_REQUIRE": "never"} if self._alone else None,
             )
         except OSError as error:
-            raise SshError(
-                "no_ssh",
-                f"cannot start {ssh[0]!r}",
-                why=error.strerror,
-                help="install the OpenSSH client, or name another with --ssh or LOGSCOPE_SSH",
-            ) from error
-        assert self._process.stdin is not None  # noqa: S101 - all three are pipes
-        assert self._process.stdout is not None  # noqa: S101
-        self._in, self._out = self._process.stdin, self._process.stdout
+            self._stderr.close()
+            how = "install the OpenSSH client, or name another with --ssh or LOGSCOPE_SSH"
+            raise SshError("no_ssh", f"cannot start {options.ssh[0]!r}", why=error.strerror, help=how) from error
+        self._in, self._out = cast("IO[bytes]", self._process.stdin), cast("IO[bytes]", self._process.stdout)
         with contextlib.suppress(OSError, AttributeError):  # a larger pipe is faster, and only Linux has it
             fcntl.fcntl(self._out, fcntl.F_SETPIPE_SZ, 1 << 20)
-        # A thread of its own: a ControlMaster that stays behind keeps the pipe open, so its end may never come.
-        self._listener = threading.Thread(target=self._listen, daemon=True)
-        self._listener.start()
-        end = f"l_end() {{ printf '\\n%s%s %s\\n' {first} {second} \"$*\"; }}\n".encode()
         try:
-            self._write(end + script)
+            self._write(f"l_end() {{ printf '\\n%s%s %s\\n' {first} {second} \"$*\"; }}\n".encode() + script)
             for piece in self.receive():
-                self.banner = (self.banner + piece)[-_STDERR_KEPT:]
+                self._banner = (self._banner + piece)[-_KEPT:]
         except BaseException:
             self.close()
             raise
+        self.greeting = self.words
         self._talked = True
 
     def send(self, function: str, *arguments: bytes | str | int) -> None:
-        """Call a function of the script; every argument arrives as exactly these bytes.
+        """Call a function of the script; every argument arrives as exactly these bytes, a :class:`Word` as sh.
 
         Raises:
             SshError: the connection is gone.
 
         """
-        words = [str(a).encode() if isinstance(a, int) else os.fsencode(a) for a in arguments]
-        self.send_words(function, *(quote(word) for word in words))
-
-    def send_words(self, function: str, *words: bytes) -> None:
-        """Call a function with words that are sh already; only :func:`logscope.fetch.spec.pattern_word` makes such."""
+        words = [
+            word if isinstance(word, Word) else quote(os.fsencode(str(word) if isinstance(word, int) else word))
+            for word in arguments
+        ]
         # The sh reads its commands from where its children must not read.
         self._write(b" ".join([function.encode(), *words]) + b" </dev/null\n")
 
@@ -356,33 +316,32 @@ class Session:
         """End ssh. The sh on the host ends with it: its input is closed."""
         with contextlib.suppress(OSError):
             self._in.close()
-        try:
-            self._process.wait(timeout=0.3)
-        except subprocess.TimeoutExpired:
-            self._process.terminate()
-            try:
-                self._process.wait(timeout=1)
-            except subprocess.TimeoutExpired:
-                self._process.kill()
-                self._process.wait()
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(timeout=0.3)
+                break
+            self.kill(number)
+        self._process.wait()
         self._out.close()
-        self._listener.join(timeout=0.5)
-        if not self._listener.is_alive() and self._process.stderr is not None:
-            self._process.stderr.close()
+        self._stderr.close()
 
-    def kill(self) -> None:
-        """End ssh from another thread: a read that waits ends with an error."""
-        self._process.kill()
+    def kill(self, number: int = signal.SIGKILL) -> None:
+        """End ssh, and what a wrapper around it started; a read that waits in another thread ends with an error."""
+        with contextlib.suppress(ProcessLookupError):
+            if self._alone:
+                os.killpg(self._process.pid, number)
+            else:
+                self._process.send_signal(number)
 
     def _write(self, data: bytes) -> None:
         try:
-            while data:
-                data = data[self._in.write(data) :]
+            self._in.write(data)
+            self._in.flush()
         except OSError:
             raise self._lost() from None
 
     def _read(self) -> bytes:
-        while not select.select([self._out], [], [], 0.2)[0]:
+        while not select.select([self._out], [], [], 0.1)[0]:
             # A host that hangs must not keep who wants to leave: ssh itself notices only after half a minute.
             if self._cancelled.is_set():
                 raise SshError("cancelled", f"the connection to {self.host} was given up", why=None)
@@ -403,18 +362,11 @@ class Session:
 
     def _lost(self) -> SshError:
         """Return what ended the conversation, in ssh's own words where it left any."""
-        code: int | None
-        try:
+        code = None
+        with contextlib.suppress(subprocess.TimeoutExpired):
             code = self._process.wait(timeout=2)
-        except subprocess.TimeoutExpired:
-            code = None
-        self._listener.join(timeout=0.5)
-        words, banner = (bytes(text).decode("utf-8", "replace") for text in (self._stderr, self.banner + self._rest))
-        return explain(self.host, words, code, talked=self._talked, banner=banner)
-
-    def _listen(self) -> None:
-        assert self._process.stderr is not None  # noqa: S101 - it is a pipe
-        with contextlib.suppress(OSError, ValueError):
-            while data := os.read(self._process.stderr.fileno(), 4096):
-                self._stderr += data
-                del self._stderr[:-_STDERR_KEPT]
+        errors = self._stderr.fileno()
+        # Not by seeking: ssh may still write, and shares the place.
+        words = os.pread(errors, _KEPT, max(0, os.fstat(errors).st_size - _KEPT))
+        texts = (text.decode("utf-8", "replace") for text in (words, self._banner + self._rest))
+        return explain(self.host, next(texts), code, talked=self._talked, banner=next(texts))
