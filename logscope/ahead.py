@@ -24,13 +24,13 @@ from typing import TYPE_CHECKING, Any
 from logscope.errors import InputError
 from logscope.model import NO_PREFIX, Accounting, Occurrence, Payload, Prefix
 from logscope.parse import Parser
-from logscope.reader import widen
+from logscope.sources.streams import widen
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from logscope.grammar import Grammar
-    from logscope.reader import Source
+    from logscope.sources.streams import Source
 
 # Plain bytes from which a second process pays; of packed ones fewer do.
 WORTH = 32 << 20

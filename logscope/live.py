@@ -10,21 +10,21 @@ from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from logscope.errors import UsageError
-from logscope.follow import follow
 from logscope.labelled import FileOrder, Labelled
 from logscope.model import Accounting
 from logscope.parse import Parser
 from logscope.passes import Labeller
-from logscope.source import is_remote
+from logscope.sources.inputs import is_remote
+from logscope.sources.tail import follow
 
 if TYPE_CHECKING:
     import threading
     from collections.abc import Callable, Iterator
 
-    from logscope.blocks import Block
     from logscope.grammar import Grammar
     from logscope.report import Item
     from logscope.run import Reading
+    from logscope.sources.blocks import Block
 
 
 _KEPT = 5  # notices that a report repeats: of a connection lost every hour, more would hide the report
@@ -58,7 +58,7 @@ def followed_blocks(
 ) -> Iterator[Block | None]:
     """Yield the blocks of a growing local or remote log; None when nothing is new."""
     if isinstance(what, str) and is_remote(what):
-        from logscope.remote import follow_blocks  # noqa: PLC0415 - only who names a remote log pays for it
+        from logscope.sources.remote import follow_blocks  # noqa: PLC0415 - only who names a remote log pays for it
 
         return follow_blocks(what, stop=stop, idle=idle, warn=warn)
     return follow(what, stop=stop, idle=idle, warn=warn)

@@ -29,9 +29,9 @@ from logscope.templates import DIGITS, Template, learn
 from logscope.values import as_text, exact_in_half_precision
 
 if TYPE_CHECKING:
-    from logscope.blocks import Block
     from logscope.exact import Dialect, Reading
     from logscope.grammar import Grammar
+    from logscope.sources.blocks import Block
 
 # How many physical lines a record may wait for what it lacks.
 _PATIENCE = {"tail": 4, "tensor": 24, "traceback": 400}

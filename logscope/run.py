@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING, Any
 
 from logscope import grammar as grammars_module
 from logscope.ahead import parsed
-from logscope.blocks import Block
 from logscope.errors import NothingRecognised
 from logscope.labelled import FileOrder, Labelled
 from logscope.model import Accounting, ForwardPass, Segment, ServerEvent
 from logscope.parse import LISTED_LINES
 from logscope.passes import Labeller
 from logscope.report import Context, Item, Query, Report, ask
-from logscope.source import expand, is_remote
+from logscope.sources.blocks import Block
+from logscope.sources.inputs import expand, is_remote
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -34,9 +34,9 @@ if TYPE_CHECKING:
     from logscope.event import Event
     from logscope.grammar import Grammar
     from logscope.plot import Plot
-    from logscope.reader import Source
     from logscope.saved import Tables
     from logscope.select import Select
+    from logscope.sources.streams import Source
 
 
 _MANIFEST = ".logscope.json"
@@ -92,7 +92,7 @@ def sources_of(inputs: Iterable[Any], *, limit: int | None = None) -> list[Sourc
     remote: list[Source] = []
     for item in inputs:
         if isinstance(item, str) and is_remote(item):
-            from logscope.remote import remote_sources  # noqa: PLC0415 - only who names a remote log pays for it
+            from logscope.sources.remote import remote_sources  # noqa: PLC0415 - only who names a remote log pays for it
 
             remote += remote_sources(item, limit=limit)
         else:

@@ -20,7 +20,6 @@ from conftest import CASE_LOGS, CASES
 
 import logscope
 from logscope import grammar as grammars
-from logscope.blocks import Block
 from logscope.errors import GrammarError
 from logscope.exact import OVERTIMES, TIME_LIMIT
 from logscope.model import Accounting, Occurrence
@@ -28,7 +27,8 @@ from logscope.parse import Parser
 from logscope.redact import Redactor
 from logscope.render.machine import to_csv, to_json, to_ndjson
 from logscope.render.markdown import to_markdown
-from logscope.source import expand
+from logscope.sources.blocks import Block
+from logscope.sources.inputs import expand
 
 if TYPE_CHECKING:
     from collections.abc import Callable

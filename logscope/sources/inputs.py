@@ -2,7 +2,7 @@
 
 This module is responsible for finding the inputs, each once, and for saying what is missing and what was left out. It
 must not know what stands in a log, and it never asks another host: a remote path is recognised here and opened
-elsewhere. How a source is read stands in :mod:`logscope.reader`.
+elsewhere. How a source is read stands in :mod:`logscope.sources.streams`.
 """
 
 # Names are shown as the user gave them, and pathlib would tidy "./a" and "a//b".
@@ -21,15 +21,12 @@ from collections import deque
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from logscope.blocks import BLOCK_SIZE, LINE_SLACK, Block
 from logscope.errors import InputError, NothingRecognised, did_you_mean
-from logscope.reader import Source, standard_input, unreadable
-from logscope.unpack import form_of
+from logscope.sources.streams import Source, standard_input, unreadable
+from logscope.sources.unpack import form_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
-
-__all__ = ["BLOCK_SIZE", "LINE_SLACK", "Block", "Source", "expand", "is_remote"]
 
 Input: TypeAlias = "str | bytes | os.PathLike[str] | Any"
 

@@ -13,11 +13,11 @@ import stat
 import time
 from typing import TYPE_CHECKING, Any
 
-from logscope.blocks import BLOCK_SIZE, FILTERED, LINE_SLACK, Block, StreamWindow, cut
 from logscope.errors import InputError, RemoteError
-from logscope.reader import PIPE_SIZE, standard_input, unreadable, widen
-from logscope.source import missing
-from logscope.unpack import HEAD, form_of
+from logscope.sources.blocks import BLOCK_SIZE, FILTERED, LINE_SLACK, Block, StreamWindow, cut
+from logscope.sources.inputs import missing
+from logscope.sources.streams import PIPE_SIZE, standard_input, unreadable, widen
+from logscope.sources.unpack import HEAD, form_of
 
 if TYPE_CHECKING:
     import threading

@@ -15,7 +15,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from logscope.blocks import (
+from logscope.errors import InputError
+from logscope.sources.blocks import (
     BLOCK_SIZE,
     FILTERED,
     LINE_SLACK,
@@ -28,8 +29,7 @@ from logscope.blocks import (
     first_bytes,
     original_blocks,
 )
-from logscope.errors import InputError
-from logscope.unpack import HEAD, Damage, Form, form_of, unpack
+from logscope.sources.unpack import HEAD, Damage, Form, form_of, unpack
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -91,7 +91,7 @@ class Source:
     def blocks(self, *, size: int = BLOCK_SIZE, slack: int = LINE_SLACK, limit: int | None = None) -> Iterator[Block]:
         """Yield the text as blocks: at least one, the last one final. An empty input is one empty block.
 
-        ``size`` and ``slack`` (bytes) are explained at :func:`logscope.blocks.cut`; no block is longer than their
+        ``size`` and ``slack`` (bytes) are explained at :func:`~logscope.sources.blocks.cut`; no block is longer than their
         sum. ``limit`` bytes are read at most.
 
         A damaged archive, or a file that becomes shorter meanwhile, gives what could be read and a warning.

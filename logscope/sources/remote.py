@@ -10,11 +10,12 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from logscope.blocks import BLOCK_SIZE, LINE_SLACK, Block
 from logscope.errors import UsageError
 from logscope.fetch import Chunk, Options, cached, parse, remote_follow, ssh_command
-from logscope.follow import Tail, tail_blocks
-from logscope.source import Source, expand
+from logscope.sources.blocks import BLOCK_SIZE, LINE_SLACK, Block
+from logscope.sources.inputs import expand
+from logscope.sources.streams import Source
+from logscope.sources.tail import Tail, tail_blocks
 
 if TYPE_CHECKING:
     import threading
@@ -59,7 +60,7 @@ def follow_blocks(
     idle: float | None = None,
     warn: Callable[[str], None] = lambda _: None,
 ) -> Iterator[Block | None]:
-    """Yield the lines of a growing remote log as blocks, as :func:`logscope.follow.follow` does for a local one.
+    """Yield the lines of a growing remote log as blocks, as :func:`logscope.sources.tail.follow` does for a local one.
 
     Raises
     ------

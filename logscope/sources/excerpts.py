@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from logscope.blocks import Block
+    from logscope.sources.blocks import Block
 
 # What is kept of one line of context: a line may be as long as a file.
 LONGEST = 4096
