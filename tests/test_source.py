@@ -27,8 +27,7 @@ from hypothesis import strategies as st
 from logscope.errors import InputError
 from logscope.sources.blocks import Block
 from logscope.sources.inputs import expand
-from logscope.sources.streams import Source
-from logscope.sources.unpack import STEP, form_of
+from logscope.sources.streams import STEP, Source, form_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

@@ -6,11 +6,13 @@ filtered form that ``logscope fetch --debug-only`` writes. It must not know wher
 
 from __future__ import annotations
 
+import io
 import json
-import os
+import re
 from collections import deque
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Protocol
+from itertools import accumulate
+from typing import TYPE_CHECKING, Any
 
 from logscope.errors import InputError
 
@@ -21,8 +23,8 @@ BLOCK_SIZE = 8 << 20  # bytes of a block, as far as its lines allow
 LINE_SLACK = 16 << 20  # bytes a block may grow beyond its size before a line is given in pieces
 LINES = 1 << 18  # lines of a block: a reader of lines holds tens of bytes for each, and a hostile line has none
 FILTERED = b"%logscope-filtered "
-_PROBE = 16 << 10  # the first look for a newline; lines are shorter than this
-_PROBE_LIMIT = 256 << 10
+_PROBE = 16 << 10  # a long line is read on by at least so much
+_PLACE = re.compile(rb"(\d{1,18}):(\d{1,18}):")
 
 
 @dataclass(slots=True)
@@ -57,149 +59,55 @@ class Block:
     newlines: int = 0
 
 
-class Window(Protocol):
-    """The bytes of a stream from where it stands, looked at before they are taken. Positions count from there."""
+class Window:
+    """The bytes of a stream from where it stands, looked at before they are taken. Positions count from there.
 
-    def fill(self, count: int) -> int:
-        """Return how many of the next count bytes there are: fewer only when the stream ends (for now) before."""
-
-    def find(self, byte: bytes, start: int, end: int) -> int:
-        """Return the first position of a byte in start..end, both filled, or -1."""
-
-    def rfind(self, byte: bytes, start: int, end: int) -> int:
-        """Return the last position of a byte in start..end, both filled, or -1."""
-
-    def peek(self, count: int) -> bytes:
-        """Return the next count bytes (fewer at the end) and stay where it stands."""
-
-    def take(self, count: int) -> bytes:
-        """Return the next count bytes, which are filled, and go past them."""
-
-
-class StreamWindow:
-    """A window on anything that can only be read forward.
-
-    ``read`` returns the next bytes, none at the end; it may be asked again after that (a file that is followed).
+    ``read(n)`` returns the next bytes, about n (more is taken too), none at the end; it may be asked again after that
+    (a file that is followed).
     """
 
-    def __init__(self, read: Callable[[], bytes]) -> None:
+    def __init__(self, read: Callable[[int], bytes]) -> None:
         self._read = read
         self._pieces: deque[bytes] = deque()
         self._start = 0  # taken bytes of the first piece: slicing it off would copy the rest every time
         self.held = 0
 
     def fill(self, count: int) -> int:
-        """See :class:`Window`. Holds at most one piece more than asked for."""
-        while self.held < count and (piece := self._read()):
+        """Return how many of the next count bytes there are: fewer only when the stream ends (for now) before."""
+        while self.held < count and (piece := self._read(count - self.held)):
             self._pieces.append(piece)
             self.held += len(piece)
         return min(self.held, count)
 
-    def find(self, byte: bytes, start: int, end: int) -> int:
-        """See :class:`Window`."""
-        base = -self._start
-        for piece in self._pieces:
-            if base >= end:
-                break
-            if base + len(piece) > start:
-                at = piece.find(byte, max(start - base, 0), end - base)
-                if at >= 0:
-                    return base + at
-            base += len(piece)
-        return -1
-
-    def rfind(self, byte: bytes, start: int, end: int) -> int:
-        """See :class:`Window`."""
-        base = self.held
-        for piece in reversed(self._pieces):
-            base -= len(piece)
-            if base < end:
-                at = piece.rfind(byte, max(start - base, 0), end - base)
-                if at >= 0:
-                    return base + at
-                if base <= start:
-                    break
+    def find(self, byte: bytes, start: int, end: int, *, last: bool = False) -> int:
+        """Return the first (or last) position of a byte in start..end, both filled, or -1."""
+        pieces = list(zip(accumulate(map(len, self._pieces), initial=-self._start), self._pieces, strict=False))
+        for base, piece in reversed(pieces) if last else pieces:
+            look = piece.rfind if last else piece.find
+            at = look(byte, max(start - base, 0), max(end - base, 0))
+            if at >= 0:
+                return base + at
         return -1
 
     def peek(self, count: int) -> bytes:
-        """See :class:`Window`."""
-        parts: list[bytes | memoryview] = []
-        left = self.fill(count)
-        start = self._start
+        """Return the next count bytes (fewer at the end) and stay where it stands."""
+        parts: list[memoryview] = []
+        left, start = self.fill(count), self._start
         for piece in self._pieces:
             if not left:
                 break
-            part = memoryview(piece)[start : start + left]
-            parts.append(part)
-            left -= len(part)
+            parts.append(memoryview(piece)[start : start + left])
+            left -= len(parts[-1])
             start = 0
         return b"".join(parts)
 
     def take(self, count: int) -> bytes:
-        """See :class:`Window`."""
+        """Return the next count bytes (fewer at the end) and go past them."""
         data = self.peek(count)
         self.held -= len(data)
         self._start += len(data)
         while self._pieces and self._start >= len(self._pieces[0]):
             self._start -= len(self._pieces.popleft())
-        return data
-
-
-class FileWindow:
-    """A window on a plain file: the newline is found by small probes, the block is then read once, never copied.
-
-    Reads up to ``end``, the size first seen, so that a log that grows faster than it is read comes to an end.
-    ``missing`` is how many bytes of it were gone when their turn came.
-    """
-
-    def __init__(self, fd: int, end: int) -> None:
-        self._fd = fd
-        self._at = 0
-        self._end = end
-        self.missing = 0
-
-    def fill(self, count: int) -> int:
-        """See :class:`Window`."""
-        return min(count, self._end - self._at)
-
-    def find(self, byte: bytes, start: int, end: int) -> int:
-        """See :class:`Window`."""
-        probe = _PROBE
-        while start < end:
-            at = os.pread(self._fd, min(probe, end - start), self._at + start).find(byte)
-            if at >= 0:
-                return start + at
-            start += probe
-            probe = min(2 * probe, _PROBE_LIMIT)
-        return -1
-
-    def rfind(self, byte: bytes, start: int, end: int) -> int:
-        """See :class:`Window`."""
-        probe = _PROBE
-        while start < end:
-            begin = max(start, end - probe)
-            at = os.pread(self._fd, end - begin, self._at + begin).rfind(byte)
-            if at >= 0:
-                return begin + at
-            end = begin
-            probe = min(2 * probe, _PROBE_LIMIT)
-        return -1
-
-    def peek(self, count: int) -> bytes:
-        """See :class:`Window`."""
-        return os.pread(self._fd, self.fill(count), self._at)
-
-    def take(self, count: int) -> bytes:
-        """See :class:`Window`."""
-        data = os.pread(self._fd, count, self._at)
-        while len(data) < count:
-            more = os.pread(self._fd, count - len(data), self._at + len(data))
-            if not more:  # the file became shorter
-                self.missing = self._end - self._at - len(data)
-                self._end = self._at + len(data)
-                break
-            data += more
-        self._at += len(data)
         return data
 
 
@@ -213,13 +121,13 @@ def cut(window: Window, size: int, slack: int) -> int:
     have = window.fill(size)
     if have < size:
         return have
-    end = window.rfind(b"\n", 0, have) + 1
+    end = window.find(b"\n", 0, have, last=True) + 1
     limit = size + slack
     while not end:
         if have == limit:
             # No newline so far: every \r but a last one is a lone one.
-            end = window.rfind(b"\r", 0, have - 1) + 1
-            return end or (have - (have > 1 and window.rfind(b"\r", have - 1, have) >= 0))
+            end = window.find(b"\r", 0, have - 1, last=True) + 1
+            return end or (have - (have > 1 and window.find(b"\r", have - 1, have) >= 0))
         searched = have
         wanted = min(searched + max(size, _PROBE), limit)
         have = window.fill(wanted)
@@ -230,12 +138,10 @@ def cut(window: Window, size: int, slack: int) -> int:
 
 
 def cut_blocks(window: Window, file: str, *, size: int = BLOCK_SIZE, slack: int = LINE_SLACK) -> Iterator[Block]:
-    """Yield a stream as blocks: at least one, the last one final.
-
-    A block has at most ``size + slack`` bytes; a stream (not a plain file) holds them twice while it joins its pieces.
-    """
+    """Yield a stream as blocks of at most ``size + slack`` bytes: at least one, the last one final."""
     offset, line, continues = 0, 1, False
-    while True:
+    final = False
+    while not final:
         data = window.take(cut(window, size, slack))
         final = not window.fill(1)
         parts = _parts(data)
@@ -247,8 +153,6 @@ def cut_blocks(window: Window, file: str, *, size: int = BLOCK_SIZE, slack: int 
             line += newlines
             continues = not part.endswith(b"\n")
             del part
-        if final:
-            return
 
 
 def _parts(data: bytes) -> list[tuple[bytes, int]]:
@@ -264,13 +168,12 @@ def first_bytes(blocks: Iterable[Block], limit: int, warn: Callable[[str], None]
     """Yield the blocks of the first ``limit`` bytes, the last of them final; warns when there are more."""
     for block in blocks:
         left = limit - block.offset
-        if len(block.data) < left or (len(block.data) == left and block.final):
-            yield block
-            continue
-        data = block.data[:left]
-        warn(f"only the first {limit} bytes were read")
-        yield replace(block, data=data, final=True, newlines=data.count(b"\n"))
-        return
+        if len(block.data) > left or (len(block.data) == left and not block.final):
+            data = block.data[:left]
+            warn(f"only the first {limit} bytes were read")
+            yield replace(block, data=data, final=True, newlines=data.count(b"\n"))
+            return
+        yield block
 
 
 def filtered_header(first_line: bytes, file: str) -> dict[str, Any]:
@@ -291,12 +194,7 @@ def filtered_header(first_line: bytes, file: str) -> dict[str, Any]:
 
 
 def original_blocks(
-    blocks: Iterable[Block],
-    file: str,
-    header: dict[str, Any],
-    warn: Callable[[str], None],
-    *,
-    size: int = BLOCK_SIZE,
+    blocks: Iterable[Block], file: str, header: dict[str, Any], warn: Callable[[str], None], *, size: int = BLOCK_SIZE
 ) -> Iterator[Block]:
     """Yield the blocks of a filtered copy as parts of the original: its own lines and offsets, gaps marked.
 
@@ -307,15 +205,12 @@ def original_blocks(
     """
     total = header.get("bytes")
     total = total if isinstance(total, int) else None
-    held: Block | None = None  # the last block is only known to be the last when nothing follows
+    held = Block(file, 0, 1, b"")  # the last block is only known to be the last when nothing follows
     for block in _runs(blocks, file, warn, size, total):
-        if held is not None:
+        if held.data:
             yield held
         held = block
-    if held is None:
-        held = Block(file, 0, 1, b"")
-    end = held.offset + len(held.data)
-    if total is None or end >= total:
+    if total is None or held.offset + len(held.data) >= total:
         held.final = True
         yield held
         return
@@ -330,54 +225,40 @@ def _runs(
     blocks: Iterable[Block], file: str, warn: Callable[[str], None], size: int, total: int | None
 ) -> Iterator[Block]:
     """Yield contiguous lines of the original as blocks; ``final`` is left to the caller."""
-    parts: list[bytes] = []  # text of the run that is being collected
-    line, offset, gap, continues = 1, 0, False, False  # where the run begins
-    next_line, next_offset = 1, 0  # where its next line would stand
-    held = newlines = damaged = unordered = 0
-    inside = False  # the last line is not complete: the block before held a piece of it
-
-    def run() -> Block:
-        return Block(file, offset, line, b"".join(parts), continues=continues, gap=gap, newlines=newlines)
-
-    for block in blocks:
-        lines = block.data.split(b"\n")
-        last = len(lines) - 1
-        for index, text in enumerate(lines):
-            if index == last and not text:
-                break
-            ended = index < last
-            if not inside:
-                number, _, other = text.partition(b":")
-                at, colon, text = other.partition(b":")  # noqa: PLW2901 - the line without its place
-                if not (colon and number.isdigit() and at.isdigit()):
-                    damaged += 1
-                    continue
-                new_line, new_offset = int(number), int(at)
-                unordered += new_line < next_line or new_offset < next_offset
-                joined = new_line == next_line and new_offset == next_offset
-                if parts and (not joined or held >= size):
-                    yield run()
-                    parts.clear()
-                if not parts:
-                    line, offset, gap, continues = new_line, new_offset, not joined, False
-                    held = newlines = 0
-                next_line, next_offset = new_line, new_offset
-            elif not parts:
-                line, offset, gap, continues = next_line, next_offset, False, True
-                held = newlines = 0
-            if ended and next_offset + len(text) != total:  # the original's last line may have had no newline
-                text += b"\n"  # noqa: PLW2901 - the line as it was
-                newlines += 1
-                next_line += 1
-            parts.append(text)
-            held += len(text)
-            next_offset += len(text)
-            inside = not ended
-        if inside and parts:  # a piece of a line too long to be held
-            yield run()
+    run = Block(file, 0, 1, b"")
+    parts: list[bytes] = []  # of the run's text
+    line, offset = 1, 0  # where the next line of the run would stand
+    held = damaged = unordered = 0
+    inside = False  # the text goes on with a line begun before
+    for text in (text for block in blocks for text in io.BytesIO(block.data)):
+        here = (line, offset)
+        kept = text
+        if not inside:
+            place = _PLACE.match(text)
+            if place is None:
+                damaged += 1
+                continue
+            kept = text[place.end() :]
+            here = (int(place[1]), int(place[2]))
+            unordered += here[0] < line or here[1] < offset
+        if parts and (here != (line, offset) or held >= size):
+            yield replace(run, data=b"".join(parts))
+            parts.clear()
+        if not parts:
+            run = Block(file, here[1], here[0], b"", continues=inside, gap=here != (line, offset))
+            held = 0
+        inside = not text.endswith(b"\n")
+        if here[1] + len(kept) - 1 == total and not inside:  # the original's last line had no newline
+            kept = kept[:-1]
+        parts.append(kept)
+        held += len(kept)
+        run.newlines += kept.endswith(b"\n")
+        line, offset = here[0] + kept.endswith(b"\n"), here[1] + len(kept)
+        if inside:  # a piece of a line too long to be held
+            yield replace(run, data=b"".join(parts))
             parts.clear()
     if parts:
-        yield run()
+        yield replace(run, data=b"".join(parts))
     if damaged:
         warn(f"{damaged} lines of the filtered copy do not begin with line:offset: and were left out")
     if unordered:
