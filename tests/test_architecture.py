@@ -129,6 +129,8 @@ def test_heavy_packages_stay_where_they_belong(path: Path) -> None:
         assert name == "cli"
     if "rich" in loaded:
         assert name in ("render", "cli")
+    if path.name in ("places.py", "unwrap.py"):  # arrays; nothing light imports them
+        loaded -= {"numpy"}
     if name not in ("frames", "saved", "event", "contract", "cli", "render", "plot"):
         assert not loaded, f"{name} imports {loaded} when it is loaded"
 

@@ -19,6 +19,8 @@ from logscope.errors import InputError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
+    from logscope.sources.places import Places
+
 BLOCK_SIZE = 8 << 20  # bytes of a block, as far as its lines allow
 LINE_SLACK = 16 << 20  # bytes a block may grow beyond its size before a line is given in pieces
 LINES = 1 << 18  # lines of a block: a reader of lines holds tens of bytes for each, and a hostile line has none
@@ -47,6 +49,8 @@ class Block:
         lines were left out before this block (of a filtered copy, or of a file followed from its end).
     newlines
         the number of ``\n`` in data: counted once, for everybody.
+    places
+        where each byte of data stood in the file, when the text was unwrapped; None: data is the file's own bytes.
     """
 
     file: str
@@ -57,6 +61,7 @@ class Block:
     continues: bool = False
     gap: bool = False
     newlines: int = 0
+    places: Places | None = None
 
 
 class Window:
