@@ -10,6 +10,7 @@ import gzip
 import io
 import itertools
 import json
+import random
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,6 +21,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from logscope.sources.blocks import Block
+from logscope.sources.excerpts import lines_around, physical_lines, texts
 from logscope.sources.inputs import expand
 from logscope.sources.tail import follow
 from logscope.sources.unwrap import unwrap
@@ -288,7 +290,13 @@ def test_parts_are_joined(write, size):
 def test_parts_of_two_streams_in_turn(write, size):
     """Parts of stdout and stderr that stand in turn are joined each with its own, in the place of the first part."""
     made = Made()
-    order = [("stdout", "a0", True), ("stdout", "a1 ", False), ("stderr", "b1 ", False), ("stdout", "a2 ", False), ("stderr", "b2", True)]
+    order = [
+        ("stdout", "a0", True),
+        ("stdout", "a1 ", False),
+        ("stderr", "b1 ", False),
+        ("stdout", "a2 ", False),
+        ("stderr", "b2", True),
+    ]
     order += [("stdout", "a3", True), ("stderr", "b3", True)]
     parts_of(made, write, order)
     found, warnings = blocks_of(bytes(made.raw), size=size)
@@ -491,6 +499,34 @@ def test_text_before_the_object_stays():
         made.say("[pod/sglang-0/main] ")
         logger(made, text)
     check(made, blocks_of(bytes(made.raw))[0])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("size", [1, 300, 8 << 20])
+def test_the_text_is_found_again(kind, size):
+    """What stood at an offset of the file is found in the unwrapped blocks, over the ends of blocks too."""
+    made = Made()
+    for text in LINES * 3:
+        KINDS[kind](made, text)
+    chance = random.Random(size)
+    starts = sorted(at for at in range(len(made.text)) if made.offsets[at] >= 0 and chance.random() < 0.2)
+    spans = [(start, chance.randrange(1, 150)) for start in starts]
+    found = texts(blocks_of(bytes(made.raw), size=size)[0], [(made.offsets[start], length) for start, length in spans])
+    assert list(found) == [bytes(made.text[start : start + length]) for start, length in spans]
+
+
+def test_lines_around_have_the_lines_of_the_file():
+    """Context of a wrapped log is its text, under the numbers of the file's own lines."""
+    made = Made()
+    cri(made, "one")
+    for number in range(2):
+        cri(made, f"part {number} ", tag="P")
+    for text in ("end", "five"):
+        cri(made, text)
+    found = blocks_of(bytes(made.raw))[0]
+    assert list(physical_lines(found)) == [(1, b"one"), (2, b"part 0 part 1 end"), (5, b"five")]
+    around = [(line.number, line.wanted) for line in lines_around(found, [2], 1) if line is not None]
+    assert around == [(1, False), (2, True), (5, False)]
 
 
 def test_newest_first_is_said():

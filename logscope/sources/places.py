@@ -59,6 +59,7 @@ class Places:
     times: list[str | None] = field(default_factory=lambda: [None])
     origin: Ints = field(default_factory=lambda: np.zeros(1, np.int64))
     origins: list[Origin] = field(default_factory=lambda: [Origin()])
+    order: Ints | None = None  # by offset; see position()
 
     def find(self, positions: Ints | list[int]) -> tuple[Ints, Ints, Ints]:
         """Return line, offset and record of each position in the text."""
@@ -106,8 +107,21 @@ def plain_places(block: Block) -> Places:
     return Places(at, block.line + np.arange(len(at)), block.offset + at, np.zeros(len(at), np.int64))
 
 
-def part_of(block: Block, start: int, end: int, *, final: bool) -> Block:
+def position(block: Block, offset: int) -> int:
+    """Return where in the text of a block the byte at an offset of the file stands; outside where it is not there."""
+    places = block.places
+    if places is None:
+        return offset - block.offset
+    if places.order is None:
+        places.order = np.argsort(places.offset, kind="stable")
+    index = np.searchsorted(places.offset, offset, side="right", sorter=places.order) - 1
+    index = places.order[max(int(index), 0)]
+    return int(places.at[index] + (offset - places.offset[index]) // places.step)
+
+
+def part_of(block: Block, start: int, end: int | None = None, *, final: bool = False) -> Block:
     """Return a part of a block."""
+    end = len(block.data) if end is None else end
     data = block.data[start:end]
     before = block.data.count(b"\n", 0, start)
     places = block.places and block.places.part(start, end)

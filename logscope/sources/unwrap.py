@@ -143,7 +143,7 @@ class _Lines:
         if whole.data or (block.final and not start):
             done += self._convert(whole, last=end < len(block.data))
         if end < len(block.data):
-            done.append(part_of(block, end, len(block.data), final=False))
+            done.append(part_of(block, end))
         for index, ready in enumerate(done):
             ready.final = block.final and index == len(done) - 1
         return done
@@ -161,7 +161,7 @@ class _Lines:
         """Return the text of whole lines; keep the rest. ``last``: nothing is kept."""
         keep = not (block.final or last)
         lines, used = self._gathered(block, keep=keep)
-        self._held = part_of(block, used, len(block.data), final=False) if used < len(block.data) else None
+        self._held = part_of(block, used) if used < len(block.data) else None
         self._lines += len(lines)
         self._odd += sum(line.key is None and line.pieces[0][0].strip(b" \t\r\n[],") != b"" for line in lines)
         data = b"".join([piece for line in lines for piece, _ in line.pieces])
