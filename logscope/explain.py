@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from logscope import grammar as grammars
-from logscope.blocks import Block
 from logscope.errors import GrammarError, Message, NothingRecognised, Where, did_you_mean
 from logscope.scan.pending import Pending
 from logscope.report import Column, Report, Table
+from logscope.sources.blocks import Block
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 from logscope import grammar as grammars_module
 from logscope.errors import InputError, UsageError
 from logscope.run import Reading, items_of, sources_of
-from logscope.source import expand
+from logscope.sources.inputs import expand
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence

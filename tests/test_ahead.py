@@ -15,7 +15,7 @@ from logscope.ahead import parsed
 from logscope.errors import InputError
 from logscope.queries.summarize import Summarize
 from logscope.run import answer
-from logscope.source import expand
+from logscope.sources.inputs import expand
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -23,11 +23,11 @@ from conftest import need_tool, real_bytes
 from sshfarm import Wire, calm, write_through_trouble
 
 import logscope
-from logscope.follow import follow
 from logscope.grammar import load as load_grammar
 from logscope.live import _noting, follow_items
 from logscope.queries.summarize import Summarize
 from logscope.run import Reading
+from logscope.sources.tail import follow
 
 pytest_plugins = ["fetch_fixtures"]
 

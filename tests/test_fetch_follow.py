@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING
 import pytest
 from sshfarm import Wire, calm, write_through_trouble
 
-from logscope.blocks import Block
 from logscope.fetch import Options, parse, remote_follow
 from logscope.fetch.follow import Chunk
 from logscope.fetch.node import Node
 from logscope.fetch.ssh import SshError
-from logscope.remote import follow_blocks, remote_sources
-from logscope.source import expand
+from logscope.sources.blocks import Block
+from logscope.sources.inputs import expand
+from logscope.sources.remote import follow_blocks, remote_sources
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -27,7 +27,6 @@ from hypothesis import strategies as st
 
 from logscope import grammar as grammars
 from logscope.anchored import inside_quotes
-from logscope.blocks import Block
 from logscope.check import Checker
 from logscope.errors import GrammarError
 from logscope.model import ForwardPass, Payload, ServerEvent
@@ -45,6 +44,7 @@ from logscope.render.machine import to_csv, to_github, to_json, to_ndjson
 from logscope.render.markdown import to_markdown
 from logscope.render.terminal import plain_report
 from logscope.report import Context, Item, ask
+from logscope.sources.blocks import Block
 
 TIMES = int(os.environ.get("LOGSCOPE_FUZZ", "1"))
 FOUND = DATA / "fuzz"

@@ -9,9 +9,9 @@ import pytest
 from conftest import DATA
 
 from logscope import grammar as grammars
-from logscope.blocks import Block
 from logscope.errors import GrammarError, InputError
 from logscope.parse import Parser
+from logscope.sources.blocks import Block
 
 BAD = DATA / "bad-grammars"
 

@@ -14,11 +14,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from logscope.assembly import KNOWN
-from logscope.blocks import Block
 from logscope.grammar import load
 from logscope.model import Occurrence
 from logscope.parse import Parser
-from logscope.source import expand
+from logscope.sources.blocks import Block
+from logscope.sources.inputs import expand
 
 GRAMMAR = load()
 

@@ -9,10 +9,10 @@ import phaselab as lab
 import pytest
 
 from logscope.assembly import Open
-from logscope.blocks import Block
 from logscope.model import NO_PREFIX, ForwardPass, Payload, Segment, ServerEvent
 from logscope.parse import Parser
 from logscope.passes import Labeller
+from logscope.sources.blocks import Block
 
 MADE = {
     "one writer": lambda log: log,

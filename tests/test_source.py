@@ -25,8 +25,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from logscope.errors import InputError
-from logscope.source import Block, Source, expand
-from logscope.unpack import STEP, form_of
+from logscope.sources.blocks import Block
+from logscope.sources.inputs import expand
+from logscope.sources.streams import STEP, Source, form_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -365,7 +366,7 @@ def test_a_pipe_is_read_like_a_file():
 def test_standard_input_is_read_once():
     """``-`` reads a pipe and a redirected archive, names itself ``-``, and says so when it is asked twice."""
     script = (
-        "from logscope.source import expand\n"
+        "from logscope.sources.inputs import expand\n"
         "(s,) = expand(['-'])\n"
         "b = list(s.blocks(size=100))\n"
         "print(s.name, s.compressed, b[0].file, b[-1].line, b[-1].offset + len(b[-1].data))\n"
@@ -379,7 +380,7 @@ def test_standard_input_is_read_once():
 
 def test_a_closed_standard_input_is_an_input_error():
     """``logscope ... - <&-`` is a clear message."""
-    script = "from logscope.source import expand\ntry: expand('-')\nexcept Exception as error: print(error)"
+    script = "from logscope.sources.inputs import expand\ntry: expand('-')\nexcept Exception as error: print(error)"
     run = subprocess.run(
         ["/bin/sh", "-c", 'exec "$0" -c "$1" <&-', sys.executable, script], capture_output=True, check=True
     )

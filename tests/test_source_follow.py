@@ -14,13 +14,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from logscope.errors import InputError
-from logscope.follow import follow
+from logscope.sources.tail import follow
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from logscope.blocks import Block
+    from logscope.sources.blocks import Block
 
 POLL = 0.003
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from logscope.errors import InputError, NothingRecognised
-from logscope.source import expand, is_remote
+from logscope.sources.inputs import expand, is_remote
 
 
 @pytest.fixture
@@ -158,7 +158,7 @@ def test_the_same_file_is_read_once():
 def test_standard_input_twice_is_read_once():
     """``- -`` does not wait for a second end, and neither does ``- /dev/stdin``."""
     script = (
-        "from logscope.source import expand\n"
+        "from logscope.sources.inputs import expand\n"
         "(s,) = expand(['-', '-', '/dev/stdin'])\n"
         "print(len(s.warnings), sum(len(b.data) for b in s.blocks()))"
     )
@@ -227,7 +227,7 @@ def test_no_permission(folder):
     folder.chmod(0o755)
     script = """
 import json, os
-from logscope.source import expand
+from logscope.sources.inputs import expand
 if os.getuid() == 0:
     os.setgroups([]); os.setgid(65534); os.setuid(65534)
 out = {}

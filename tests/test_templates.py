@@ -9,7 +9,7 @@ import pytest
 from conftest import CASE_LOGS, REAL_RUNS, real_bytes
 from test_parse import GRAMMAR, columns, parse_bytes
 
-from logscope.blocks import Block
+from logscope.sources.blocks import Block
 from logscope.templates import learn
 
 SAMPLES = sorted({sample.text for file in GRAMMAR.files for sample in file.samples if "\n" not in sample.text})

@@ -15,14 +15,13 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from logscope.blocks import Block, StreamWindow, cut_blocks
 from logscope.contract import load_contract
 from logscope.errors import ContractError, GrammarError, InputError
 from logscope.grammar import Grammar, load, load_file
 from logscope.parse import Parser
 from logscope.prefix import peel, peel_back
-from logscope.reader import Source
-from logscope.unpack import form_of
+from logscope.sources.blocks import Block, Window, cut_blocks
+from logscope.sources.streams import Source, form_of
 from logscope.values import Unfinished, Unreadable, as_json, read_value
 
 if TYPE_CHECKING:
@@ -49,7 +48,7 @@ def columns(occurrence: Occurrence) -> tuple[Any, ...]:
 def pieces(data: bytes, size: int) -> Iterator[Block]:
     """Yield bytes as blocks the reader would make, whatever their first bytes look like."""
     stream = io.BytesIO(data)
-    yield from cut_blocks(StreamWindow(lambda: stream.read(64)), "x.log", size=size, slack=2 * len(data) + 64)
+    yield from cut_blocks(Window(lambda _: stream.read(64)), "x.log", size=size, slack=2 * len(data) + 64)
 
 
 def parsed(blocks: Iterator[Block], *, quick: bool) -> tuple[Parser, list[Occurrence]]:

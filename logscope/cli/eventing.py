@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from logscope.cli.options import Shared
     from logscope.labelled import Labelled
-    from logscope.reader import Source
+    from logscope.sources.streams import Source
 
 
 def stream(logs: Sequence[str], shared: Shared, *, follow: bool) -> int:
@@ -180,7 +180,7 @@ def query(logs: Sequence[str], shared: Shared, sql: str) -> int:
 def raw_text(logs: Sequence[str], shared: Shared, around: int | None) -> int:
     """Print the records' own text, or the physical lines around them, as they stand in the log."""
     if shared.explain_python:
-        raise UsageError("--raw and --context have no equal in Python", help="logscope.raw reads places again")
+        raise UsageError("--raw and --context have no equal in Python", help="logscope.sources.excerpts reads again")
     wanted = target(shared, {}, ("table",)) if shared.format else Target("table")
     if shared.output and shared.output != "-":
         from pathlib import Path  # noqa: PLC0415 - kept beside its only use
@@ -214,8 +214,8 @@ def raw_text(logs: Sequence[str], shared: Shared, around: int | None) -> int:
 
 def _records(source: Source, events: Iterable[Labelled]) -> Iterator[str]:
     """Yield each record's own text on one line, made safe to print."""
-    from logscope.raw import texts  # noqa: PLC0415 - kept beside its only use
     from logscope.render.text import visible  # noqa: PLC0415
+    from logscope.sources.excerpts import texts  # noqa: PLC0415 - kept beside its only use
 
     spans = ((event.occurrence[1], event.occurrence[3].length) for event in list(events))
     for text in texts(source.blocks(), spans):
@@ -224,8 +224,8 @@ def _records(source: Source, events: Iterable[Labelled]) -> Iterator[str]:
 
 def _around(source: Source, events: Iterable[Labelled], around: int, *, several: bool) -> Iterator[str]:
     """Yield lines as grep does: ``file:12:text`` for a record's line, ``file-11-text`` for one beside it."""
-    from logscope.raw import lines_around  # noqa: PLC0415 - kept beside its only use
     from logscope.render.text import visible  # noqa: PLC0415
+    from logscope.sources.excerpts import lines_around  # noqa: PLC0415 - kept beside its only use
 
     wanted = sorted({event.occurrence[0] for event in events})
     name = f"{visible(source.name)}" if several else ""

@@ -31,8 +31,8 @@ def contexts(reports: Sequence[Report]) -> dict[Place, list[tuple[int, str, bool
 
     What cannot be read again (standard input, a log that is gone) has no lines: the finding still names its place.
     """
-    from logscope.raw import lines_around  # noqa: PLC0415 - pages only
-    from logscope.source import expand  # noqa: PLC0415
+    from logscope.sources.excerpts import lines_around  # noqa: PLC0415 - pages only
+    from logscope.sources.inputs import expand  # noqa: PLC0415
 
     places = [finding.where for report in reports for finding in report.findings if finding.where is not None]
     wanted: dict[str, list[Place]] = {}

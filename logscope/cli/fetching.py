@@ -96,7 +96,7 @@ def _redact_copies(outcome: Outcome, hide: Redactor, speaking: Speaking) -> None
 
 def _redacted(file: Fetched, part: Path, hide: Redactor) -> None:
     """Write the text of a copy, unpacked, with private text taken out."""
-    from logscope.source import expand  # noqa: PLC0415 - kept beside its only use
+    from logscope.sources.inputs import expand  # noqa: PLC0415 - kept beside its only use
 
     rest = b""
     with part.open("wb") as out:

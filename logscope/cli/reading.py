@@ -21,11 +21,11 @@ from logscope.render.text import plural, visible
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from logscope.blocks import Block
     from logscope.cli.options import Shared
-    from logscope.reader import Source
     from logscope.report import Item, Query, Report
     from logscope.run import Reading, Run
+    from logscope.sources.blocks import Block
+    from logscope.sources.streams import Source
 
 
 # How often the answer to a growing log is drawn anew, in seconds.

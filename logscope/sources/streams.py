@@ -1,43 +1,59 @@
 """One input, opened and read as blocks: a plain file, a pipe, a device, a file object, packed or filtered or neither.
 
-This module is responsible for :class:`Source`. It must not know how a user names inputs, nor what stands in a log.
+This module is responsible for :class:`Source` and for gz, bz2, xz and zst: members that follow each other, archives
+that end too early or are damaged, and bombs. It must not know how a user names inputs, nor what stands in a log.
 """
 
 from __future__ import annotations
 
+import bz2
 import contextlib
 import fcntl
+import lzma
 import os
 import stat
 import sys
 import time
+import zlib
 from dataclasses import dataclass, field
-from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
-from logscope.blocks import (
+from logscope.errors import InputError
+from logscope.sources.blocks import (
     BLOCK_SIZE,
     FILTERED,
     LINE_SLACK,
     Block,
-    FileWindow,
-    StreamWindow,
     Window,
     cut_blocks,
     filtered_header,
     first_bytes,
     original_blocks,
 )
-from logscope.errors import InputError
-from logscope.unpack import HEAD, Damage, Form, form_of, unpack
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+Form: TypeAlias = Literal["gz", "bz2", "xz", "zst"]
+Read: TypeAlias = "Callable[[int], bytes]"
+
 PIPE_SIZE = 1 << 20
+HEAD = 18  # bytes that are needed to tell the form of an archive
+# One call takes and gives at most this much: a bomb stays small, and a call that meets damage loses little good text
+# (larger steps are not faster).
+STEP = 16 << 10
+# Both formats let a file ask for gigabytes of window; the usual presets stay below 128 MiB.
+_WINDOW_LIMIT = 128 << 20
 _HEADER_LIMIT = 1 << 20
 _SNIFF = 4 << 10
 
+_MAGIC: tuple[tuple[bytes, Form], ...] = (
+    (b"\x1f\x8b\x08", "gz"),
+    (b"BZh", "bz2"),
+    (b"\xfd7zXZ\x00", "xz"),
+    (b"\x28\xb5\x2f\xfd", "zst"),
+)
+_BZ2_FIRST_BLOCK = (b"1AY&SY", b"\x17rE8P\x90")  # a block, or the end of an empty archive
 # Things people hand over that are no logs, told by their first bytes, and what to do about them.
 _HINTS: tuple[tuple[int, bytes, str], ...] = (
     (0, b"\xff\xfe", "is UTF-16 text, which is not read as such; convert it: iconv -f UTF-16 -t UTF-8 FILE"),
@@ -91,8 +107,8 @@ class Source:
     def blocks(self, *, size: int = BLOCK_SIZE, slack: int = LINE_SLACK, limit: int | None = None) -> Iterator[Block]:
         """Yield the text as blocks: at least one, the last one final. An empty input is one empty block.
 
-        ``size`` and ``slack`` (bytes) are explained at :func:`logscope.blocks.cut`; no block is longer than their
-        sum. ``limit`` bytes are read at most.
+        ``size`` and ``slack`` (bytes) are explained at :func:`.blocks.cut`; no block is longer than their sum.
+        ``limit`` bytes are read at most.
 
         A damaged archive, or a file that becomes shorter meanwhile, gives what could be read and a warning.
 
@@ -112,14 +128,13 @@ class Source:
     def _blocks(self, size: int, slack: int, limit: int | None) -> Iterator[Block]:
         try:
             with self._window() as raw:
-                window: Window = raw
+                window = raw
                 self.compressed = form_of(raw.peek(HEAD))
                 if self.compressed is not None:
-                    window = StreamWindow(partial(next, self._unpacked(self.compressed, raw), b""))
+                    text = self._unpacked(self.compressed, raw)
+                    window = Window(lambda _: next(text, b""))
                 found = self._understood(window, size, slack)
                 yield from found if limit is None else first_bytes(found, limit, self.warn)
-                if isinstance(raw, FileWindow) and raw.missing:
-                    self.warn(f"became shorter while it was read: {raw.missing} bytes are missing at its end")
         except OSError as error:
             raise unreadable(self.name, error) from error
 
@@ -139,15 +154,11 @@ class Source:
         kept = cut_blocks(window, self.name, size=max(size, _SNIFF), slack=slack)
         return original_blocks(kept, self.name, self.original, self.warn, size=size)
 
-    def _unpacked(self, form: Form, raw: Window) -> Iterator[bytes]:
+    def _unpacked(self, form: Form, window: Window) -> Iterator[bytes]:
         """Yield the text of an archive, as far as it can be had, and warn of the rest."""
-
-        def read(count: int) -> bytes:
-            return raw.take(raw.fill(count))
-
         given = 0
         try:
-            for text in unpack(form, read):
+            for text in unpack(form, window.take):
                 given += len(text)
                 yield text
         except Damage as damage:
@@ -157,21 +168,32 @@ class Source:
     def _window(self) -> Iterator[Window]:
         """Open the input."""
         if self.path is None:
-            yield StreamWindow(self._stream_reader())
+            yield Window(self._stream_reader())
             return
         fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
         try:
             status = os.fstat(fd)
             # Files of /proc have no size before they are read.
-            if stat.S_ISREG(status.st_mode) and status.st_size:
-                yield FileWindow(fd, status.st_size)
-            else:
-                widen(fd)
-                yield StreamWindow(partial(os.read, fd, PIPE_SIZE))
+            plain = stat.S_ISREG(status.st_mode) and status.st_size
+            widen(fd)
+            yield Window(self._file_reader(fd, status.st_size) if plain else lambda _: os.read(fd, PIPE_SIZE))
         finally:
             os.close(fd)
 
-    def _stream_reader(self) -> Callable[[], bytes]:
+    def _file_reader(self, fd: int, left: int) -> Read:
+        """Return what reads a file up to the size first seen: a log that grows faster than it is read has an end."""
+
+        def read(count: int) -> bytes:
+            nonlocal left
+            data = os.read(fd, min(count, left, PIPE_SIZE))
+            if left and not data:
+                self.warn(f"became shorter while it was read: {left} bytes are missing at its end")
+            left -= len(data)
+            return data
+
+        return read
+
+    def _stream_reader(self) -> Read:
         """Return what reads the file object on; from where it stood at first, when it is read again."""
         stream = self.stream
         seekable = getattr(stream, "seekable", None)
@@ -184,27 +206,111 @@ class Source:
         self._opened = True
         with contextlib.suppress(OSError, ValueError, AttributeError):  # it may have no descriptor
             widen(stream.fileno())
-        return partial(_read_stream, stream)
+
+        def read(_: int) -> bytes:
+            """Return the next bytes, or the UTF-8 form of the next text."""
+            while (data := stream.read(PIPE_SIZE)) is None:  # nothing yet, of a descriptor opened not to wait
+                time.sleep(0.05)
+            if not isinstance(data, str):
+                return bytes(data)
+            try:
+                return data.encode("utf-8", "surrogateescape")
+            except UnicodeEncodeError:
+                return data.encode("utf-8", "surrogatepass")
+
+        return read
+
+
+class Damage(Exception):  # noqa: N818 - a state of the input, told by the reader as a warning
+    """An archive that cannot be read further; the text says why."""
+
+
+def form_of(head: bytes) -> Form | None:
+    """Return the compressed form that a stream beginning with these bytes (HEAD of them are enough) has, or None."""
+    for magic, form in _MAGIC:
+        if head.startswith(magic):
+            if form == "bz2" and (head[3:4] not in b"123456789" or not head[4:10].startswith(_BZ2_FIRST_BLOCK)):
+                return None  # text may begin with "BZh"
+            return form
+    # pzstd and the seekable form write frames without text (RFC 8878, 3.1.2).
+    return "zst" if head[1:4] == b"\x2a\x4d\x18" and 0x50 <= head[0] <= 0x5F else None
+
+
+def unpack(form: Form, read: Read) -> Iterator[bytes]:
+    """Yield the text of archives that stand one behind the other, zero padding between them allowed, in small pieces.
+
+    ``read(n)`` returns up to n compressed bytes, none at the end.
+
+    Raises
+    ------
+    Damage
+        After all text that could be had: all of it when the archive only ends too early; where it is damaged, up to
+        STEP bytes (zstd: one block, 128 KiB) before that place are lost.
+
+    """
+    data = read(STEP)
+    while data:
+        unpacker = _unpacker(form)
+        while True:
+            try:
+                text = unpacker.decompress(data, STEP)
+            except (zlib.error, lzma.LZMAError, OSError) as error:
+                raise Damage(f"is damaged ({error})") from error
+            if text:
+                yield text
+            if unpacker.eof:
+                break
+            data = getattr(unpacker, "unconsumed_tail", b"")  # bz2 and xz keep theirs
+            if not data and len(text) < STEP and not (data := read(STEP)):
+                raise Damage("ends too early")
+        data = unpacker.unused_data.lstrip(b"\0")
+        while len(data) < HEAD and (more := read(STEP)):
+            data = (data + more).lstrip(b"\0")
+        if data and form_of(data) != form:
+            raise Damage("is followed by bytes that belong to no archive; they were not read")
+
+
+def _unpacker(form: Form) -> Any:
+    """Return a fresh unpacker. All share decompress(data, max_length), eof and unused_data."""
+    if form == "gz":
+        return zlib.decompressobj(wbits=31)
+    if form == "bz2":
+        return bz2.BZ2Decompressor()
+    return _Zstd() if form == "zst" else lzma.LZMADecompressor(format=lzma.FORMAT_XZ, memlimit=_WINDOW_LIMIT)
+
+
+class _Zstd:
+    """One zstd frame, unpacked in steps: the binding does not bound what one call gives, so little is given to it.
+
+    A block of 4 bytes can hold 128 KiB (RFC 8878, 3.1.1.2). Where that happens, calls get 16 bytes; else up to 1 KiB.
+    """
+
+    def __init__(self) -> None:
+        import zstandard  # noqa: PLC0415 - only who reads .zst pays for the import
+
+        self._error: type[Exception] = zstandard.ZstdError
+        self._frame = zstandard.ZstdDecompressor(max_window_size=_WINDOW_LIMIT).decompressobj()
+        self._step = 16
+        self.eof = False
+        self.unconsumed_tail = self.unused_data = b""
+
+    def decompress(self, data: bytes, _: int) -> bytes:
+        """Return the text of the first bytes; the others are left in ``unconsumed_tail``."""
+        try:
+            text = self._frame.decompress(data[: self._step])
+        except self._error as error:
+            raise OSError(str(error)) from error
+        self.unconsumed_tail = data[self._step :]
+        self._step = min(2 * self._step, 1 << 10) if len(text) < 1 << 18 else 16
+        self.eof = self._frame.eof
+        self.unused_data = self._frame.unused_data + self.unconsumed_tail if self.eof else b""
+        return text
 
 
 def widen(fd: int) -> None:
     """Let a pipe hold 1 MiB, where it is one and the system allows it: the usual 64 KiB halve the speed."""
     with contextlib.suppress(OSError, AttributeError):
         fcntl.fcntl(fd, fcntl.F_SETPIPE_SZ, PIPE_SIZE)
-
-
-def _read_stream(stream: Any) -> bytes:
-    """Read a file object on: its bytes, or the UTF-8 form of its text."""
-    data = stream.read(PIPE_SIZE)
-    while data is None:  # nothing yet, of a descriptor opened not to wait
-        time.sleep(0.05)
-        data = stream.read(PIPE_SIZE)
-    if isinstance(data, str):
-        try:
-            return data.encode("utf-8", "surrogateescape")
-        except UnicodeEncodeError:
-            return data.encode("utf-8", "surrogatepass")
-    return bytes(data)
 
 
 def standard_input() -> Any:

@@ -7,8 +7,8 @@ import random
 
 import pytest
 
-from logscope.blocks import Block
-from logscope.raw import LONGEST, lines_around, physical_lines, texts
+from logscope.sources.blocks import Block
+from logscope.sources.excerpts import LONGEST, lines_around, physical_lines, texts
 
 DATA = b"".join(b"%d:%s\n" % (number, b"x" * (number * 7 % 23)) for number in range(1, 60)) + b"the end"
 

@@ -13,11 +13,10 @@ import stat
 import time
 from typing import TYPE_CHECKING, Any
 
-from logscope.blocks import BLOCK_SIZE, FILTERED, LINE_SLACK, Block, StreamWindow, cut
 from logscope.errors import InputError, RemoteError
-from logscope.reader import PIPE_SIZE, standard_input, unreadable, widen
-from logscope.source import missing
-from logscope.unpack import HEAD, form_of
+from logscope.sources.blocks import BLOCK_SIZE, FILTERED, LINE_SLACK, Block, Window, cut
+from logscope.sources.inputs import missing, name_of
+from logscope.sources.streams import HEAD, PIPE_SIZE, form_of, standard_input, unreadable, widen
 
 if TYPE_CHECKING:
     import threading
@@ -120,11 +119,9 @@ class Tail:
         self._begin()
 
     def _begin(self) -> None:
-        self._window = StreamWindow(self._read)
+        self._window = Window(lambda _: self._read())
         self._waiting = 0  # bytes of a line that has no newline yet
-        self._offset = 0
-        self._line = 1
-        self._continues = False
+        self._offset, self._line, self._continues = 0, 1, False
 
     def _read(self) -> bytes:
         """Return what is there now, without waiting."""
@@ -147,7 +144,7 @@ class Tail:
             return None
         length = cut(self._window, self._size, self._slack)
         if self._window.fill(length + 1) == length:  # the end for now, and what has no newline may still grow
-            length = self._window.rfind(b"\n", 0, length) + 1
+            length = self._window.find(b"\n", 0, length, last=True) + 1
         if not length:
             self._waiting = self._window.held
             return None
@@ -227,31 +224,25 @@ class _FileTail(Tail):
     def wait(self, poll: float, stop: threading.Event | None) -> None:
         """See :class:`Tail`."""
         self._quiet += 1
-        if stop is None:
-            time.sleep(poll)
-        else:
-            stop.wait(poll)
+        (stop.wait if stop else time.sleep)(poll)
 
     def is_over(self) -> bool:
         """See :class:`Tail`."""
         status = os.fstat(self._fd)
-        seen = (status.st_size, status.st_mtime_ns)
-        if seen != self._seen:
+        if (seen := (status.st_size, status.st_mtime_ns)) != self._seen:
             self._seen = seen
             before = os.pread(self._fd, len(self._last), self._at - len(self._last))
             if status.st_size < self._at or before != self._last:
                 self._warn(f"{self.name}: was truncated or written anew; it is read from its beginning")
                 return True
-        if self._path is None or self._quiet < _QUIET_POLLS or status.st_size > self._at:
-            return False
-        return self._is_replaced(self._path, status)
+        quiet = self._quiet >= _QUIET_POLLS and status.st_size <= self._at
+        return self._path is not None and quiet and self._is_replaced(self._path, status)
 
     def _is_replaced(self, path: str, own: os.stat_result) -> bool:
         """Tell whether another file stands in the place of this one, and has something to read."""
         try:
             status = os.stat(path)  # noqa: PTH116 - the name as given
-            same = (status.st_dev, status.st_ino) == (own.st_dev, own.st_ino)
-            if same or not status.st_size or not stat.S_ISREG(status.st_mode):
+            if os.path.samestat(status, own) or not status.st_size or not stat.S_ISREG(status.st_mode):
                 return False
             between = _between(path, own)
             self._successor = os.open(between or path, os.O_RDONLY | os.O_CLOEXEC)
@@ -261,10 +252,10 @@ class _FileTail(Tail):
                 reason = (error.strerror or str(error)).lower()
                 self._warn(f"{self.name}: is not there any more ({reason}); waiting for it to come back")
             return False
-        if between is None:
-            self._warn(f"{self.name}: was replaced by a new file; it is read from its beginning")
-        else:
-            self._warn(f"{self.name}: was rotated more than once; {between} is read first")
+        what = "was replaced by a new file; it is read from its beginning"
+        if between is not None:
+            what = f"was rotated more than once; {between} is read first"
+        self._warn(f"{self.name}: {what}")
         return True
 
     def renew(self) -> None:
@@ -303,8 +294,7 @@ def _open(path: Any, size: int, slack: int, warn: Callable[[str], None]) -> Tail
     """Open what is to be followed."""
     if path == "-" or hasattr(path, "fileno"):
         stream = standard_input() if path == "-" else path
-        given = getattr(stream, "name", None)
-        name = "-" if path == "-" else given if isinstance(given, str) else f"<{type(stream).__name__}>"
+        name = "-" if path == "-" else name_of(stream)
         try:
             fd = stream.fileno()
         except (OSError, AttributeError) as error:
@@ -336,7 +326,6 @@ def _open(path: Any, size: int, slack: int, warn: Callable[[str], None]) -> Tail
 def _refuse(name: str, head: bytes) -> None:
     """Raise InputError for what does not grow by lines."""
     form = form_of(head)
-    if form is not None:
-        raise InputError(f"'{name}' is a {form} archive, which cannot be followed", help="read it without --follow")
-    if head.startswith(FILTERED):
-        raise InputError(f"'{name}' is a filtered copy, which cannot be followed", help="read it without --follow")
+    what = f"{form} archive" if form else "filtered copy" if head.startswith(FILTERED) else None
+    if what:
+        raise InputError(f"'{name}' is a {what}, which cannot be followed", help="read it without --follow")

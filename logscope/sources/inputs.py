@@ -2,7 +2,7 @@
 
 This module is responsible for finding the inputs, each once, and for saying what is missing and what was left out. It
 must not know what stands in a log, and it never asks another host: a remote path is recognised here and opened
-elsewhere. How a source is read stands in :mod:`logscope.reader`.
+elsewhere. How a source is read stands in :mod:`logscope.sources.streams`.
 """
 
 # Names are shown as the user gave them, and pathlib would tidy "./a" and "a//b".
@@ -21,15 +21,11 @@ from collections import deque
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from logscope.blocks import BLOCK_SIZE, LINE_SLACK, Block
 from logscope.errors import InputError, NothingRecognised, did_you_mean
-from logscope.reader import Source, standard_input, unreadable
-from logscope.unpack import form_of
+from logscope.sources.streams import Source, form_of, standard_input, unreadable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
-
-__all__ = ["BLOCK_SIZE", "LINE_SLACK", "Block", "Source", "expand", "is_remote"]
 
 Input: TypeAlias = "str | bytes | os.PathLike[str] | Any"
 
@@ -111,182 +107,156 @@ class _Expansion:
             self._add_stream(item)
         elif isinstance(item, os.PathLike):
             self._add_path(os.fsdecode(item))
-        elif isinstance(item, (str, bytes)):
-            self._add_text(os.fsdecode(item))
-        else:
+        elif not isinstance(item, (str, bytes)):
             raise InputError(f"{item!r} is neither a path nor a file object")
-
-    def _add_text(self, text: str) -> None:
-        if text == "-":
-            self._add_stdin()
-            return
-        paths = [text]
-        if not os.path.lexists(text):  # a file of that name wins
-            if is_remote(text):
-                raise InputError(f"'{text}' is on another host", help=f"bring it here first: logscope fetch {text}")
-            if glob.has_magic(text):
-                paths = sorted(glob.glob(text, recursive=True)) or paths
-        for path in paths:
-            self._add_path(path)
-
-    def _add_stdin(self) -> None:
-        stream = standard_input()
-        if stream is None:
-            raise InputError("standard input is closed")
-        self._add_stream(stream, "-")
+        elif (text := os.fsdecode(item)) == "-":
+            stream = standard_input()
+            if stream is None:
+                raise InputError("standard input is closed")
+            self._add_stream(stream, "-")
+        elif os.path.lexists(text):  # a file of that name wins
+            self._add_path(text)
+        elif is_remote(text):
+            raise InputError(f"'{text}' is on another host", help=f"bring it here first: logscope fetch {text}")
+        else:
+            for path in (glob.has_magic(text) and sorted(glob.glob(text, recursive=True))) or [text]:
+                self._add_path(path)
 
     def _add_stream(self, stream: Any, name: str | None = None) -> None:
-        if isinstance(stream, io.TextIOBase):
-            buffer = getattr(stream, "buffer", None)
-            if buffer is not None:
-                if stream.seekable():  # what it has decoded ahead is not read yet
-                    stream.seek(stream.tell())
-                stream = buffer
-        if name is None:
-            given = getattr(stream, "name", None)
-            name = given if isinstance(given, str) else f"<{type(stream).__name__}>"
-        source = Source(name, stream=stream, limit=self._limit)
+        buffer = getattr(stream, "buffer", None) if isinstance(stream, io.TextIOBase) else None
+        if buffer is not None:
+            if stream.seekable():  # what it has decoded ahead is not read yet
+                stream.seek(stream.tell())
+            stream = buffer
         key: object = id(stream)
+        status = None
         with contextlib.suppress(OSError, ValueError, AttributeError):
             status = os.fstat(stream.fileno())
-            self._bound(source, status)
             if stat.S_ISREG(status.st_mode) or name == "-":
                 key = _identity(status)
-        self._keep(key, source)
+        self._keep(key, Source(name or name_of(stream), stream=stream), status)
 
     def _add_path(self, path: str) -> None:
         try:
             status = os.stat(path)
+            if stat.S_ISREG(status.st_mode):
+                self._add_file(path, status)
+                return
         except FileNotFoundError as error:
             raise missing(path) from error
         except (OSError, ValueError) as error:
             raise unreadable(path, error) from error
         if stat.S_ISDIR(status.st_mode):
             self._add_directory(path)
-        elif stat.S_ISREG(status.st_mode):
-            try:
-                self._add_file(path, status)
-            except OSError as error:
-                raise unreadable(path, error) from error
         elif stat.S_ISSOCK(status.st_mode):
             raise InputError(f"'{path}' is a socket, which cannot be read like a file")
-        else:
-            # A pipe is not opened before it is read: opening waits for its writer.
-            if not os.access(path, os.R_OK):
-                raise unreadable(path, PermissionError(13, "Permission denied"))
-            source = Source(path, path=path, limit=self._limit)
-            self._bound(source, status)
-            self._keep(_identity(status), source)
+        elif not os.access(path, os.R_OK):
+            raise unreadable(path, PermissionError(13, "Permission denied"))
+        else:  # a pipe is not opened before it is read: opening waits for its writer
+            self._keep(_identity(status), Source(path, path=path), status)
 
     def _add_file(self, path: str, status: os.stat_result) -> Source:
         """Add a plain file. Raises OSError when it cannot be opened."""
         form = form_of(_head(path))
-        source = Source(path, path=path, compressed=form, limit=self._limit)
-        source.size = None if form else status.st_size
-        return self._keep(_identity(status), source)
+        source = Source(path, path=path, compressed=form, size=None if form else status.st_size)
+        return self._keep(_identity(status), source, status)
+
+    def _keep(self, key: object, source: Source, status: os.stat_result | None) -> Source:
+        """Add a source, unless it is a file that is there already. Return the one that is kept."""
+        kept = self._by_file.setdefault(key, source)
+        if kept is not source:
+            kept.warn(f"was also named as '{source.name}' and is read once")
+            return kept
+        source.limit = self._limit
+        if self._limit is None and status and (stat.S_ISCHR(status.st_mode) or stat.S_ISBLK(status.st_mode)):
+            source.limit = DEVICE_LIMIT
+        self._sources.append(source)
+        return source
 
     def _add_directory(self, top: str) -> None:
         if _is_saved_run(top):
             self._sources.append(Source(top, path=top, saved_run=True))
             return
-        walk = _Walk(top)
-        first: Source | None = None
+        logs, left_out = _walk(top)
+        added: list[Source] = []
         refused = False
-        for path, status in sorted(walk.logs.items()):
+        for path, status in sorted(logs.items()):
             try:
-                source = self._add_file(path, status)
+                added.append(self._add_file(path, status))
             except OSError as error:
                 refused = True
-                walk.leave_out(path, error.strerror or str(error))
-                continue
-            first = first or source
-        if first is None:
-            self._empty.append((top, walk.left_out, refused))
+                left_out.append(_left_out(top, path, error))
+        if not added:
+            self._empty.append((top, left_out, refused))
             return
-        if walk.left_out:
-            first.warnings.append(f"{top}: " + _listed("left out: ", walk.left_out))
-        twins = [
-            path for path in sorted(walk.logs) if path.endswith(_PACKED) and os.path.splitext(path)[0] in walk.logs
-        ]
-        if twins:
-            first.warnings.append(
-                f"{top}: " + _listed("stand beside an unpacked file of the same name, and both are read: ", twins)
-            )
-
-    def _bound(self, source: Source, status: os.stat_result) -> None:
-        """Give a device an end."""
-        if source.limit is None and (stat.S_ISCHR(status.st_mode) or stat.S_ISBLK(status.st_mode)):
-            source.limit = DEVICE_LIMIT
-
-    def _keep(self, key: object, source: Source) -> Source:
-        """Add a source, unless it is a file that is there already. Return the one that is kept."""
-        kept = self._by_file.setdefault(key, source)
-        if kept is source:
-            self._sources.append(source)
-        else:
-            kept.warn(f"was also named as '{source.name}' and is read once")
-        return kept
+        twins = [path for path in sorted(logs) if path.endswith(_PACKED) and os.path.splitext(path)[0] in logs]
+        both = "stand beside an unpacked file of the same name, and both are read: "
+        for said in (_listed("left out: ", left_out), _listed(both, twins)):
+            if said:
+                added[0].warnings.append(f"{top}: {said}")
 
 
-class _Walk:
-    """The logs below a directory: every file and folder once, under its own name rather than a link's."""
+def _walk(top: str) -> tuple[dict[str, os.stat_result], list[str]]:
+    """Return the logs below a directory, each once, under its own name rather than a link's; and what was left out."""
+    logs: dict[str, os.stat_result] = {}
+    left_out: list[str] = []
+    seen = {_identity(os.stat(top))}
+    for above in Path(os.path.realpath(top)).parents:  # a link out of the folder would bring in everything beside it
+        with contextlib.suppress(OSError):
+            seen.add(_identity(above.stat()))
+    starts = deque([top])
 
-    def __init__(self, top: str) -> None:
-        self._top = top
-        self.logs: dict[str, os.stat_result] = {}
-        self.left_out: list[str] = []
-        self._seen: set[tuple[int, int]] = {_identity(os.stat(top))}
-        # A link that leads up and out of the folder would bring in everything beside it.
-        for above in Path(os.path.realpath(top)).parents:
-            with contextlib.suppress(OSError):
-                self._seen.add(_identity(above.stat()))
-        folders, links = [top], deque[str]()
-        while folders or links:
-            if not folders:
-                self._look(links.popleft(), folders)
-                continue
-            folder = folders.pop()
-            try:
-                with os.scandir(folder) as entries:
-                    listed = sorted(entries, key=lambda entry: entry.name)
-            except OSError as error:
-                if folder == top:
-                    raise unreadable(top, error) from error
-                self.leave_out(folder, error.strerror or str(error))
-                continue
-            for entry in listed:
-                if entry.name.startswith("."):
-                    continue
-                if entry.is_symlink():
-                    links.append(entry.path)
-                else:
-                    self._look(entry.path, folders)
-
-    def leave_out(self, path: str, reason: str) -> None:
-        """Note what is not read, and why."""
-        self.left_out.append(f"{os.path.relpath(path, self._top)} ({reason.lower()})")
-
-    def _look(self, path: str, folders: list[str]) -> None:
-        """Take a file, or a folder to be walked, that was not met before."""
+    def enter(path: str) -> bool:
+        """Keep a log; tell whether this is a folder to walk. Nothing is looked at twice."""
         try:
             status = os.stat(path)
         except OSError as error:
-            self.leave_out(path, error.strerror or str(error))
-            return
-        if (key := _identity(status)) in self._seen:
-            return
-        self._seen.add(key)
+            left_out.append(_left_out(top, path, error))
+            return False
+        if (key := _identity(status)) in seen:
+            return False
+        seen.add(key)
+        if stat.S_ISDIR(status.st_mode) and not _is_saved_run(path):
+            return True
         if stat.S_ISDIR(status.st_mode):
-            if _is_saved_run(path):
-                self.leave_out(path, "a saved run")
-            else:
-                folders.append(path)
+            reason = "a saved run"
         elif not stat.S_ISREG(status.st_mode):
-            self.leave_out(path, "not a plain file")
+            reason = "not a plain file"
         elif _looks_like_log(path):
-            self.logs[path] = status
+            logs[path] = status
+            return False
         else:
-            self.leave_out(path, "not a log by its name" if os.path.splitext(path)[1] else "not a text")
+            reason = "not a log by its name" if os.path.splitext(path)[1] else "not a text"
+        left_out.append(_left_out(top, path, reason))
+        return False
+
+    def failed(error: OSError) -> None:
+        if error.filename == top:
+            raise unreadable(top, error) from error
+        left_out.append(_left_out(top, error.filename, error))
+
+    while starts:  # links last: what has a name of its own is met under it
+        start = starts.popleft()
+        if start != top and not enter(start):
+            continue
+        for folder, folders, files in os.walk(start, onerror=failed):
+            inside = {name: os.path.join(folder, name) for name in sorted(folders + files) if name[0] != "."}
+            starts.extend(path for path in inside.values() if os.path.islink(path))
+            folders[:] = [name for name, path in inside.items() if not os.path.islink(path) and enter(path)]
+    return logs, left_out
+
+
+def _left_out(top: str, path: str, reason: str | OSError) -> str:
+    """Return what is not read below a directory, and why."""
+    if isinstance(reason, OSError):
+        reason = reason.strerror or str(reason)
+    return f"{os.path.relpath(path, top)} ({reason.lower()})"
+
+
+def name_of(stream: Any) -> str:
+    """Return what a file object is called."""
+    given = getattr(stream, "name", None)
+    return given if isinstance(given, str) else f"<{type(stream).__name__}>"
 
 
 def _identity(status: os.stat_result) -> tuple[int, int]:
@@ -311,11 +281,8 @@ def _looks_like_log(path: str) -> bool:
 
 def _head(path: str) -> bytes:
     """Return the first bytes of a plain file."""
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        return os.pread(fd, _SNIFF, 0)
-    finally:
-        os.close(fd)
+    with open(path, "rb", buffering=0) as file:
+        return file.read(_SNIFF)
 
 
 def _is_saved_run(directory: str) -> bool:

@@ -6,12 +6,14 @@ there, nor how it is shown. Memory stays flat: places are wanted in file order.
 
 from __future__ import annotations
 
+import io
 from typing import TYPE_CHECKING, NamedTuple
+
+from logscope.sources.blocks import Block
+from logscope.sources.places import joined, part_of, position
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
-
-    from logscope.blocks import Block
 
 # What is kept of one line of context: a line may be as long as a file.
 LONGEST = 4096
@@ -26,21 +28,19 @@ class Line(NamedTuple):
 
 
 def texts(blocks: Iterable[Block], spans: Iterable[tuple[int, int]]) -> Iterator[bytes]:
-    """Yield the bytes of each span (offset, length), which come in rising order of offset."""
+    """Yield the bytes of each span (offset in the file, length of the text), which come in rising order of offset.
+
+    Of unwrapped blocks, the text that stood there.
+    """
     source = iter(blocks)
-    held, start, ended = b"", 0, False
+    held = Block("", 0, 1, b"")
     for offset, length in spans:
-        while not ended and start + len(held) < offset + length:
-            block = next(source, None)
-            if block is None:
-                ended = True
-            elif block.offset > start + len(held) or block.offset + len(block.data) <= offset:
-                # A gap of a filtered copy, or nothing of it is wanted: what is held so far cannot be continued.
-                held, start = block.data, block.offset
-            else:
-                drop = min(max(0, offset - start), len(held))
-                held, start = held[drop:] + block.data, start + drop
-        yield held[max(0, offset - start) : max(0, offset - start + length)]
+        start = position(held, offset)
+        while start + length > len(held.data) and (block := next(source, None)) is not None:
+            # Behind a gap of a filtered copy, or where nothing of it is wanted, what is held cannot be continued.
+            held = block if block.gap or start >= len(held.data) else joined(part_of(held, max(start, 0)), block)
+            start = position(held, offset)
+        yield held.data[max(start, 0) : max(start + length, 0)]
 
 
 def lines_around(blocks: Iterable[Block], wanted: Sequence[int], around: int) -> Iterator[Line | None]:
@@ -70,24 +70,20 @@ def lines_around(blocks: Iterable[Block], wanted: Sequence[int], around: int) ->
 
 
 def physical_lines(blocks: Iterable[Block]) -> Iterator[tuple[int, bytes]]:
-    """Yield every physical line with its number, at most LONGEST bytes of it."""
-    open_line: tuple[int, bytes] | None = None
+    """Yield every line with its number, at most LONGEST bytes of it; of unwrapped blocks, the lines of the text."""
+    text = b""
     for block in blocks:
-        parts = block.data.split(b"\n")
-        for index, part in enumerate(parts):
-            number = block.line + index
-            if index == 0 and block.continues and open_line is not None:
-                text = (open_line[1] + part)[:LONGEST]
-            elif index == len(parts) - 1 and not part:
-                open_line = None
-                break
-            else:
-                text = part[:LONGEST]
-            if index == len(parts) - 1:
-                open_line = (number, text)
-            else:
-                open_line = None
+        number, start = block.line, 0
+        if not block.continues:
+            text = b""
+        for part in io.BytesIO(block.data):
+            if block.places is not None:
+                number = int(block.places.find([start])[0][0])
+            text = (text + part.removesuffix(b"\n"))[:LONGEST]
+            start += len(part)
+            if part.endswith(b"\n"):
                 yield number, text.removesuffix(b"\r")
-        if open_line is not None and block.final:
-            yield open_line
-            open_line = None
+                number += 1
+                text = b""
+        if block.final and text:
+            yield number, text
