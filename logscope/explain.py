@@ -14,7 +14,6 @@ from logscope import grammar as grammars
 from logscope.errors import GrammarError, Message, NothingRecognised, Where, did_you_mean
 from logscope.scan.pending import Pending
 from logscope.report import Column, Report, Table
-from logscope.sources.blocks import Block
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -14,21 +14,21 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
-from logscope.blocks import Block
+from logscope.sources.blocks import Block
 from logscope.errors import UsageError
-from logscope.follow import follow
+from logscope.sources.tail import follow
 from logscope.model import Accounting, ServerEvent
 from logscope.report import Context
 from logscope.scan.scanner import LISTED_LINES, Scanner
 from logscope.passes.finder import Finder
-from logscope.source import expand, is_remote
+from logscope.sources.inputs import expand, is_remote
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from logscope.grammar import Grammar
     from logscope.model import Payload
-    from logscope.reader import Source
+    from logscope.sources.streams import Source
     from logscope.report import Item
     from logscope.scan.chunk import Chunk
     from logscope.tables.tables import Tables
@@ -92,7 +92,7 @@ def sources_of(inputs: Iterable[Any], *, limit: int | None = None, quiet: bool =
     remote: list[Source] = []
     for item in inputs:
         if isinstance(item, str) and is_remote(item):
-            from logscope.remote import remote_sources  # noqa: PLC0415 - only who names a remote log pays for it
+            from logscope.sources.remote import remote_sources  # noqa: PLC0415 - only who names a remote log pays for it
 
             remote += remote_sources(item, limit=limit, quiet=quiet)
         else:
@@ -255,7 +255,7 @@ def _followed_blocks(
 ) -> Iterator[Block | None]:
     """Yield the blocks of a growing local or remote log; None when nothing is new."""
     if isinstance(what, str) and is_remote(what):
-        from logscope.remote import follow_blocks  # noqa: PLC0415 - only who names a remote log pays for it
+        from logscope.sources.remote import follow_blocks  # noqa: PLC0415 - only who names a remote log pays for it
 
         return follow_blocks(what, stop=stop, idle=idle, warn=warn)
     return follow(what, stop=stop, idle=idle, warn=warn)

@@ -7,22 +7,15 @@ delegate to when they are called.
 
 from __future__ import annotations
 
-import contextlib
-import gc
-import os
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from logscope import grammar as grammars_module
-from logscope.ahead import parsed
 from logscope.errors import NothingRecognised
 from logscope.labelled import FileOrder, Labelled
 from logscope.model import Accounting, ForwardPass, Segment, ServerEvent
-from logscope.parse import LISTED_LINES
-from logscope.passes import Labeller
-from logscope.report import Context, Item, Query, Report, ask
-from logscope.sources.blocks import Block
-from logscope.sources.inputs import expand, is_remote
+from logscope.reading import Reading, batches, followed_batches, sources_of
+from logscope.report import Item, Query, Report, ask
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -34,70 +27,9 @@ if TYPE_CHECKING:
     from logscope.event import Event
     from logscope.grammar import Grammar
     from logscope.plot import Plot
+    from logscope.sources.streams import Source
     from logscope.saved import Tables
     from logscope.select import Select
-    from logscope.sources.streams import Source
-
-
-_MANIFEST = ".logscope.json"
-# Texts that look like records and are none that are kept, to be shown when nothing else is found.
-MISSES = 3
-# New objects after which Python looks for unreachable cycles (its own number is 700).
-_COLLECT_AFTER = 100_000
-
-
-@dataclass(slots=True)
-class Reading:
-    """What is known of the files while and after they are read: counts, warnings, origins, near misses."""
-
-    files: list[str] = field(default_factory=list)
-    accounting: Accounting = field(default_factory=Accounting)
-    warnings: list[str] = field(default_factory=list)
-    origins: dict[str, dict[str, Any]] = field(default_factory=dict)
-    misses: list[ServerEvent] = field(default_factory=list)
-
-    def begin(self, source: Source) -> None:
-        """Note that a source is being read, and where it came from when `logscope fetch` brought it."""
-        self.files.append(source.name)
-        path = source.path
-        # Only a copy that was fetched has a manifest beside it; nobody else pays for the import.
-        if path is not None and os.path.isfile(f"{os.fspath(path)}{_MANIFEST}"):  # noqa: PTH113 - a name, not a Path
-            from logscope.fetch import origin  # noqa: PLC0415
-
-            known = origin(path)
-            if known is not None:
-                self.origins[source.name] = known
-
-    def note_misses(self, items: Iterable[Item]) -> None:
-        """Keep the first texts that look like records and are none."""
-        if len(self.misses) < MISSES:
-            missed = [item for item in items if isinstance(item, ServerEvent) and item.payload.kind == "unparsed"]
-            self.misses += missed[: MISSES - len(self.misses)]
-
-    def context(self) -> Context:
-        """Return what queries may ask for."""
-        return Context(list(self.files), self.accounting, list(self.warnings), dict(self.origins))
-
-
-def sources_of(inputs: Iterable[Any], *, limit: int | None = None) -> list[Source]:
-    """Return the sources the inputs name; remote ones are fetched first, through the user's ssh.
-
-    Raises
-    ------
-    InputError, NothingRecognised, RemoteError
-        an input that is missing, unreadable, empty of logs, or not to be had.
-
-    """
-    local: list[Any] = []
-    remote: list[Source] = []
-    for item in inputs:
-        if isinstance(item, str) and is_remote(item):
-            from logscope.sources.remote import remote_sources  # noqa: PLC0415 - only who names a remote log pays for it
-
-            remote += remote_sources(item, limit=limit)
-        else:
-            local.append(item)
-    return [*(expand(local, limit=limit) if local or not remote else []), *remote]
 
 
 def items_of(
@@ -122,68 +54,12 @@ def steps_of(
     keep_copies: bool = False,
     on_block: Callable[[Block], None] | None = None,
 ) -> Iterator[tuple[str, list[Item], int | None]]:
-    """Read the sources one after the other; yield the items that each part of a file completes.
-
-    With them the file's name, and the offset before which nothing is missing any more; None at the file's end.
-    """
-    with _calm_collector():
-        for source in sources:
-            reading.begin(source)
-            labeller = Labeller(source.name, keep_copies=keep_copies)
-            for step in _steps(source, grammar, reading, on_block):
-                items = labeller.feed(step.occurrences)
-                reading.note_misses(items)
-                yield source.name, items, labeller.watermark
-            items = labeller.close()
-            reading.note_misses(items)
-            yield source.name, items, None
-
-
-@contextlib.contextmanager
-def _calm_collector() -> Iterator[None]:
-    """Let Python look for unreachable cycles less often: few of the millions of objects made here are in any."""
-    before = gc.get_threshold()
-    if 0 < before[0] < _COLLECT_AFTER:
-        gc.set_threshold(_COLLECT_AFTER, 5, 5)
-    try:
-        yield
-    finally:
-        gc.set_threshold(*before)
-
-
-def _steps(
-    source: Source, grammar: Grammar, reading: Reading, on_block: Callable[[Block], None] | None
-) -> Iterator[Step]:
-    """Yield what a source's blocks hold; keep the accounts and the warnings."""
-    before = Accounting()
-    invalid: Sequence[int] = ()
-    offset = 0
-    for step in parsed(source, grammar):
-        yield step
-        _account(reading, step.accounting, before)
-        invalid = step.invalid_lines
-        if on_block is not None:
-            on_block(Block(source.name, offset, 0, bytes(step.size)))
-        offset += step.size
-    _warn(reading, source, before.invalid_utf8_bytes, invalid)
-
-
-def _account(reading: Reading, now: Accounting, before: Accounting) -> None:
-    """Add what this file's counts have grown by, so that a live report adds up at any moment."""
-    for name in Accounting.__slots__:
-        grown = getattr(now, name) - getattr(before, name)
-        if grown:
-            setattr(reading.accounting, name, getattr(reading.accounting, name) + grown)
-            setattr(before, name, getattr(now, name))
-
-
-def _warn(reading: Reading, source: Source, wrong: int, invalid_lines: Sequence[int]) -> None:
-    """Say what was wrong with an input, in sentences."""
-    reading.warnings.extend(source.warnings)
-    if wrong:
-        lines = ", ".join(map(str, invalid_lines))
-        more = ", ..." if len(invalid_lines) >= LISTED_LINES else ""
-        reading.warnings.append(f"{source.name}: {wrong} bytes are not UTF-8 (lines {lines}{more}); kept as they are")
+    """Read the sources one after the other; yield the items that each part of a file completes, with its name."""
+    known: set[int] = set()
+    for tables in batches(sources, grammar, reading, on_block=on_block):
+        items = list(tables.items(copies=keep_copies, known=known))
+        reading.note_misses(items)
+        yield tables.files[0], items, None
 
 
 def labelled_events(
@@ -272,17 +148,28 @@ def stream(
 
 
 def follow_events(inputs: Any, grammar: Grammar, reading: Reading, **options: Any) -> Iterator[Labelled | None]:
-    """Yield events of one growing log as they are written; None whenever nothing is new (see live.py)."""
-    from logscope import live  # noqa: PLC0415 - only a live log needs it
-
-    return live.follow_events(inputs, grammar, reading, **options)
+    """Yield events of one growing log as they are written; None whenever nothing is new."""
+    order = FileOrder()
+    known: set[int] = set()
+    for tables in followed_batches(inputs, grammar, reading, **options):
+        if tables is None:
+            yield None
+            continue
+        items = list(tables.items(known=known))
+        reading.note_misses(items)
+        yield from order.take(tables.files[0], items, None)
 
 
 def follow_items(inputs: Any, grammar: Grammar, reading: Reading, **options: Any) -> Iterator[tuple[str, Item] | None]:
-    """Yield items of one growing log as they are written; None whenever nothing is new (see live.py)."""
-    from logscope import live  # noqa: PLC0415 - only a live log needs it
-
-    return live.follow_items(inputs, grammar, reading, **options)
+    """Yield items of one growing log as they are written; None whenever nothing is new."""
+    known: set[int] = set()
+    for tables in followed_batches(inputs, grammar, reading, **options):
+        if tables is None:
+            yield None
+            continue
+        items = list(tables.items(copies=False, known=known))
+        reading.note_misses(items)
+        yield from ((tables.files[0], item) for item in items)
 
 
 @dataclass(slots=True, eq=False)

@@ -17,7 +17,7 @@ from sshfarm import Wire
 
 from logscope.fetch import Options, cached, fetch, origin, parse
 from logscope.fetch.node import Node
-from logscope.remote import remote_sources
+from logscope.sources.remote import remote_sources
 
 pytest_plugins = ["fetch_fixtures"]
 

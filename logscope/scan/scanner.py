@@ -27,7 +27,7 @@ from logscope.scan.line_kinds import DIGITS, Template, learn
 from logscope.scan.pending import REMEMBERED, Found, Pending
 
 if TYPE_CHECKING:
-    from logscope.blocks import Block
+    from logscope.sources.blocks import Block
     from logscope.grammar import Grammar
 
 # Lines with bytes that are not UTF-8 that are listed by number.

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from logscope.errors import UsageError
-from logscope.fetch import Chunk, Options, cached, parse, remote_follow, ssh_command
+from logscope.fetch import Chunk, Options, Spec, cached, parse, remote_follow, ssh_command
 from logscope.sources.blocks import BLOCK_SIZE, LINE_SLACK, Block
 from logscope.sources.inputs import expand
 from logscope.sources.tail import Tail, tail_blocks
