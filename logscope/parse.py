@@ -21,17 +21,17 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import regex
 
-from logscope.anchored import LONGEST_BEFORE, Anchored, inside_quotes
-from logscope.exact import OVERTIMES, TIME_LIMIT
+from logscope.grammar import OVERTIMES, TIME_LIMIT
+from logscope.grammar.literals import as_text, exact_in_half_precision
+from logscope.grammar.prefixes import peel, peel_back
+from logscope.grammar.records import LONGEST_BEFORE, Anchored, inside_quotes
 from logscope.model import NO_PREFIX, Accounting, Occurrence, Payload, Prefix
-from logscope.prefix import peel, peel_back
 from logscope.templates import DIGITS, Template, learn
-from logscope.values import as_text, exact_in_half_precision
 
 if TYPE_CHECKING:
     from logscope.blocks import Block
-    from logscope.exact import Dialect, Reading
     from logscope.grammar import Grammar
+    from logscope.grammar.records import Dialect, Reading
 
 # How many physical lines a record may wait for what it lacks.
 _PATIENCE = {"tail": 4, "tensor": 24, "traceback": 400}

@@ -22,7 +22,7 @@ import logscope
 from logscope import grammar as grammars
 from logscope.blocks import Block
 from logscope.errors import GrammarError
-from logscope.exact import OVERTIMES, TIME_LIMIT
+from logscope.grammar import OVERTIMES, TIME_LIMIT
 from logscope.model import Accounting, Occurrence
 from logscope.parse import Parser
 from logscope.redact import Redactor

@@ -1,8 +1,8 @@
-"""The exact grammar at work: one record's text in, one payload out, or where and why reading stopped.
+"""The exact reading of one text: one record's text in, one payload out, with the place where reading stopped.
 
-This module is responsible for the five ways a record is written (``tagged``, ``pairs``, ``call``, ``pattern``,
-``traceback``) and for telling a whole record from a partial or cut one. It must not know files, lines or blocks; what
-events there are is data (grammar.py). Text is one character per byte (latin-1): positions are byte offsets.
+This module is responsible for the ways a record is written (:data:`READERS`), for telling a whole record from a partial
+or cut one, and for where the records of one text end. It must not know files, lines or blocks; what events there are is
+data (files.py). Text is one character per byte (latin-1): positions are byte offsets.
 """
 
 from __future__ import annotations
@@ -10,13 +10,12 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import regex
 
-from logscope.model import CAPTURE_EVENTS, Payload, Role
-from logscope.prefix import strip_colours
-from logscope.values import (
+from logscope.grammar import OVERTIMES, TIME_LIMIT
+from logscope.grammar.literals import (
     TensorText,
     Unfinished,
     Unreadable,
@@ -27,20 +26,21 @@ from logscope.values import (
     read_value,
     resolution,
 )
+from logscope.grammar.prefixes import strip_colours
+from logscope.model import CAPTURE_EVENTS, Kind, Payload, Role
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-# Seconds one pattern of a grammar may take on one record: no pattern can hang logscope.
-TIME_LIMIT = 0.25
-# So many texts it may take longer on, in one file; it is not tried on any other.
-OVERTIMES = 4
+    from logscope.grammar.files import Grammar
+
 # Characters before an anchor that its patterns may look at.
 _LOOK_BEHIND = 64
 
 # regex looks for a text that a pattern requires as far as the limit, before it matches: asked at every word of a long
 # text, that is not linear. This one is asked at every word.
 _KEY = re.compile(r"([^\s=,:()\[\]{}'\"]+)=(?!=)")
+_GAP = regex.compile(r"(?:[, \t;]|->|\.\.\.)*+")
 # The patterns give nothing back that they took (++, *+) where other text must follow: linear whatever the text.
 _PAIR_KEY = regex.compile(r"\s*+([^:=,\s]++(?:\s++[^:=,\s]++)*+)\s*+(?::(?=\s|$|,)|=)[ \t]*+")
 _PAIR_NUMBER = regex.compile(
@@ -61,7 +61,7 @@ _PLACEHOLDER = regex.compile(r"%[-+ #0]*+\d*+(?:\.\d++)?[sdrfgi]|\{[A-Za-z_][\w.
 _SLUG = regex.compile(r"[^a-z0-9]+")
 _INTEGER_WORD = regex.compile(r"\d+")
 _DTYPES = frozenset({"bf16", "fp16", "fp32", "f16", "f32", "bfloat16", "float16", "float32", "fp8", "int8", "half"})
-_MODES = {"NULL", "LAST", "FULL"}
+_MODES = frozenset({"NULL", "LAST", "FULL"})
 # A layer's number has no more digits than this.
 _LAYER_DIGITS = 9
 # Axes and numbers of a tensor, as torch bounds them.
@@ -70,6 +70,22 @@ _MOST_NUMBERS = 2**63 - 1
 _AXIS_DIGITS = len(str(_MOST_NUMBERS))
 # No norm or state is near this, in any precision models are run in; what is was glued together from two numbers.
 _LARGEST = 1e100
+# What stands before a record is looked at so far back: no chain of prefixes is longer.
+LONGEST_BEFORE = 2048
+
+
+class _Style(NamedTuple):
+    """How keys and values are written: what stands between two pairs, what a key is, and which values may have none.
+
+    ``bare``: ``comma`` (only behind one, and what has the form of a shape or dtype), ``first`` (the first too),
+    ``any``, ``number`` (goes on with a list), None. ``printed``: a value is
+    what stands up to the pair's end, else a literal.
+    """
+
+    between: Any
+    key: Any
+    bare: str | None = None
+    printed: bool = False
 
 
 @dataclass(slots=True)
@@ -84,7 +100,7 @@ class Dialect:
     anchors: tuple[str, ...]
     source: str = ""
     strict: bool = True
-    kind: str = "event"
+    kind: Kind = "event"
     role: Role | None = None
     label: Any = None
     pattern: Any = None
@@ -119,11 +135,17 @@ class Reading:
 
 @dataclass(slots=True)
 class _Pairs:
-    """Keys and values collected from one record, in order, with what is known of the last one."""
+    """Keys and values read from one record, in order: the printed key and the value by the name the dialect gives it.
 
-    values: dict[str, Value] = field(default_factory=dict)
+    ``bare`` values have no key. ``end`` is where the last value ends, ``at`` where reading ended; ``stopped`` and
+    ``reason`` are where and why it broke off, if it did, and ``open`` what could go on there. ``last`` is the key of
+    the last value as printed. ``placeholder``: one of source code (``%s``, ``{x}``) stands where a value would.
+    """
+
+    values: dict[str, tuple[str, Value]] = field(default_factory=dict)
     bare: list[Value] = field(default_factory=list)
     end: int = 0
+    at: int = 0
     stopped: int | None = None
     reason: str | None = None
     open: str | None = None
@@ -155,34 +177,32 @@ def read_record(dialects: Sequence[Dialect], text: str, at: int, limit: int, rea
 
 
 def _read_record(dialects: Sequence[Dialect], text: str, at: int, limit: int) -> Reading | None:
-    strict = False
-    refused: Reading | None = None
+    reasons = []
     for dialect in dialects:
+        slow = f"a pattern of {dialect.source} took longer than {TIME_LIMIT:g} s on"
         if dialect.overtimes >= OVERTIMES:
-            reason = f"a pattern of {dialect.source} took longer than {TIME_LIMIT:g} s on {OVERTIMES} texts before"
-            refused = Reading(_unparsed(dialects, text, at, limit, reason), limit)
+            reasons.append(f"{slow} {OVERTIMES} texts before")
             continue
         try:
             reading = _READERS[dialect.reader](dialect, text, at, limit)
         except TimeoutError:
             dialect.overtimes += 1
-            reason = f"a pattern of {dialect.source} took longer than {TIME_LIMIT:g} s on this text"
-            refused = Reading(_unparsed(dialects, text, at, limit, reason), limit)
+            reasons.append(f"{slow} this text")
             continue
         if reading is not None:
             reading.dialect = dialect
             if reading.label is not None:
                 unclear = _cut_in_its_label(reading.label, reading.payload, dialects)
                 if unclear is not None:
-                    return Reading(_unparsed(dialects, text, at, limit, unclear), limit)
+                    return _unparsed(dialects, text, at, limit, unclear)
                 reading.open = "tail" if reading.payload.intact == "cut" else reading.open
             return reading
-        strict = strict or dialect.strict
-    if refused is not None:
-        return refused
-    if not strict:
-        return None
-    return Reading(_unparsed(dialects, text, at, limit, _why_not(dialects, text, at, limit)), limit)
+    if not reasons and any(dialect.strict for dialect in dialects):
+        names = sorted({dialect.event for dialect in dialects})
+        kinds = ", ".join(names[:4]) + (", ..." if len(names) > 4 else "")
+        shown = as_text(text[at : min(limit, at + 60)])
+        reasons.append(f"begins like a record ({kinds}) but goes on in no form the grammar knows: {shown!r}")
+    return _unparsed(dialects, text, at, limit, reasons[-1]) if reasons else None
 
 
 def _cut_in_its_label(label: str, payload: Payload, dialects: Sequence[Dialect]) -> str | None:
@@ -205,99 +225,88 @@ def _cut_in_its_label(label: str, payload: Payload, dialects: Sequence[Dialect])
     return None
 
 
-def _unparsed(dialects: Sequence[Dialect], text: str, at: int, limit: int, reason: str) -> Payload:
+def _unparsed(dialects: Sequence[Dialect], text: str, at: int, limit: int, reason: str) -> Reading:
     """Name what no event matched after the anchor it begins with."""
     anchors = (anchor for dialect in dialects for anchor in dialect.anchors if text.startswith(anchor, at))
     name = _SLUG.sub("_", max(anchors, key=len, default="record").lower()).strip("_")
-    return Payload("unparsed", name, reason=reason, length=limit - at)
+    return Reading(Payload("unparsed", name, reason=reason, length=limit - at), limit)
 
 
-def _why_not(dialects: Sequence[Dialect], text: str, at: int, limit: int) -> str:
-    """Say how far the best of the dialects got."""
-    names = sorted({dialect.event for dialect in dialects})
-    kinds = ", ".join(names[:4]) + (", ..." if len(names) > 4 else "")
-    shown = as_text(text[at : min(limit, at + 60)])
-    return f"begins like a record ({kinds}) but goes on in no form the grammar knows: {shown!r}"
+# -------------------------------------------------------------------------------------------------- keys and values
+
+_TAGGED = _Style(_GAP, _KEY, "comma")
+_LOOSE = _Style(_GAP, _KEY, "any")
+_SPACED = _Style(_GAP, _KEY, "first")
+_CALLED = _Style(regex.compile(r"[, \t]*+"), _KEY)
+_SPOKEN = _Style(regex.compile(r"[, \t.]*+"), _PAIR_KEY, "number", printed=True)
 
 
-# ---------------------------------------------------------------------------------------------- key = value texts
-
-
-def _collect(text: str, at: int, limit: int, *, loose: bool, alone: bool = False) -> _Pairs:
-    """Collect ``key=value`` and bare values, separated by commas or blanks, from ``at`` to ``limit``.
-
-    ``loose``: words without a key are kept too (records of no known event: ``freed=4 rejected slots``).
-    ``alone``: the first value may be any, without a key.
-    """
-    found = _Pairs(end=at)
-    position = at
-    after_comma = alone
-    while position < limit:
-        char = text[position]
-        if char in ", \t;":
-            after_comma = after_comma or char == ","
-            position += 1
-            continue
-        if text.startswith("->", position):
-            position += 2
-            after_comma = True
-            continue
-        if text.startswith("...", position):
-            # An ellipsis is the printer's own (`[0, 1]...`); at the very end it is a cut made by a person's tool.
-            if position + 3 >= limit:
-                found.stopped, found.reason = position, "the text ends in '...'"
-                break
-            position += 3
-            continue
-        key = _KEY.match(text, position, limit)
-        if key is None and not _may_stand_alone(text, position, limit, after_comma=after_comma, loose=loose):
-            break
-        name = as_text(key[1]) if key is not None else None
-        start = key.end() if key is not None else position
+def _collect(dialect: Dialect, text: str, at: int, limit: int, style: _Style) -> _Pairs:
+    """Read keys and values in one style from ``at`` up to what has no form of it, to ``limit`` at the latest."""
+    text = text[:limit]
+    found = _Pairs(end=at, at=at)
+    comma = style.bare == "first"
+    last_closing = text.rfind(")", at) if style.printed else -1
+    while True:
+        gap = style.between.match(text, found.at)[0]
+        comma = comma or "," in gap or "->" in gap
+        found.at += len(gap)
+        if found.at >= limit:
+            if gap.endswith("..."):
+                # An ellipsis is the printer's own (`[0, 1]...`); at the very end it is a cut made by a person's tool.
+                found.at = found.stopped = limit - 3
+                found.reason = "the text ends in '...'"
+            return found
+        stop = _pair_end(text, found.at, limit, last_closing) if style.printed else limit
+        key = style.key.match(text, found.at, stop)
+        if key is None and not _may_stand_alone(dialect, text, found, stop, style, comma=comma):
+            return found
+        begin = key.end() if key is not None else found.at
+        name = as_text(strip_colours(key[1]).strip()) if key is not None else None
+        broken: Unfinished | Unreadable | None = None
         try:
-            value = _bounded(text, start, limit)
-        except Unfinished as error:
-            found.stopped = position
-            found.last = name
-            found.open = "tensor" if error.inside == "a tensor" else "tail"
-            found.reason = f"the text ends inside {error.inside}" + (f" of '{name}'" if name else "")
-            break
-        except Unreadable as error:
-            found.stopped = position
-            found.last = name
-            found.reason = f"expected {error.expected}, found {as_text(text[error.at : error.at + 12])!r}"
-            if name is not None and _PLACEHOLDER.match(text, start, limit):
-                found.placeholder = True
-            break
-        if name is not None and _PLACEHOLDER.match(text, start, limit) and value.kind in ("dict", "word"):
-            found.placeholder = True
-        after_comma = False
+            if not style.printed or (key is not None and text.startswith(("[", "(", "{", "'", '"'), begin)):
+                value = read_value(text, begin)
+            else:
+                value = Value(text[begin:stop].strip(), "printed", begin, stop)
+        except (Unfinished, Unreadable) as error:
+            broken = error
+        if name is not None and (broken is not None or value.kind in ("dict", "word")):
+            found.placeholder = found.placeholder or _PLACEHOLDER.match(text, begin) is not None
+        if broken is not None:
+            found.stopped, found.last = found.at, name
+            of = f" of '{name}'" if name else ""
+            if isinstance(broken, Unfinished):
+                found.open = "tensor" if broken.inside == "a tensor" else "tail"
+                found.reason = f"the text ends inside {broken.inside}{of}"
+            else:
+                found.reason = f"expected {broken.expected}{of}, found {as_text(text[broken.at : broken.at + 12])!r}"
+            return found
+        comma = False
         if name is None:
             found.bare.append(value)
         else:
-            found.values.setdefault(name, value)
-        found.last = name
-        position = found.end = value.end
-    return found
+            found.values.setdefault(dialect.keys.get(name, name), (name, value))
+        if name is not None or not style.printed:
+            found.last = name
+        found.at = found.end = value.end
 
 
 _ALONE = regex.compile(r"\(\s*\d|torch\.Size\(|\w+")
 
 
-def _may_stand_alone(text: str, at: int, limit: int, *, after_comma: bool, loose: bool) -> bool:
+def _may_stand_alone(dialect: Dialect, text: str, found: _Pairs, stop: int, style: _Style, *, comma: bool) -> bool:
     """Tell whether a value without a key may begin here, or other text begins that only follows the record."""
-    found = _ALONE.match(text, at, limit)
-    if found is None:
-        return after_comma and text[at] not in "])}>'\"`"
-    word = found[0]
-    return after_comma or loose or not word[0].isalnum() or word in _DTYPES or word.startswith("torch")
-
-
-def _bounded(text: str, at: int, limit: int) -> Value:
-    """Read one value that must not reach beyond the limit (another record begins there)."""
-    if limit < len(text):
-        text = text[:limit]
-    return read_value(text, at)
+    if style.bare == "number":
+        goes_on = found.last is not None and dialect.keys.get(found.last, found.last) in dialect.lists
+        return goes_on and _PAIR_NUMBER.match(text[found.at : stop].strip()) is not None
+    if style.bare is None:
+        return False
+    form = _ALONE.match(text, found.at)
+    if form is None:
+        return comma and text[found.at] not in "])}>'\"`"
+    word = form[0]
+    return comma or style.bare == "any" or not word[0].isalnum() or word in _DTYPES or word.startswith("torch")
 
 
 def _tagged(dialect: Dialect, text: str, at: int, limit: int) -> Reading | None:
@@ -328,13 +337,13 @@ def _tagged(dialect: Dialect, text: str, at: int, limit: int) -> Reading | None:
         event = dialect.event
     else:
         event, layer = slug(label)
-    pairs = _collect(text, begin_fields, limit, loose=dialect.label is None)
+    pairs = _collect(dialect, text, begin_fields, limit, _LOOSE if dialect.label is None else _TAGGED)
     if not event:
         if not pairs.values:
             # Nothing but a tag, or a sentence that mentions it: no record can be made of it.
             return None
         event = dialect.event
-    if any(key not in pairs.values for key in dialect.has):
+    if not set(dialect.has) <= {key for key, _ in pairs.values.values()}:
         # What the dialect is told by may be in the part that was cut off: a later dialect of the event says so.
         return None
     if pairs.placeholder or _PLACEHOLDER.search(text, at, min(limit, begin_fields)):
@@ -359,34 +368,27 @@ def _build(
 ) -> Reading:
     """Sort the collected values into columns and fields, and judge how intact the record is."""
     payload = Payload("event", event, site, dialect.role, layer, length=pairs.end - at)
-    values = {dialect.keys.get(key, key): (key, value) for key, value in pairs.values.items()}
-    bare = list(pairs.bare)
+    values, bare = pairs.values, pairs.bare
     for name in dialect.bare:
-        if bare and name not in values:
-            wanted = next((v for v in bare if _fits(name, v)), None)
-            if wanted is not None:
-                values[name] = (name, wanted)
-                bare.remove(wanted)
-    end = pairs.end
-    reason, opened = pairs.reason, pairs.open
+        wanted = next((one for one in bare if name != "shape" or one.kind in ("shape", "tuple", "list")), None)
+        if wanted is not None and name not in values:
+            values[name] = (name, wanted)
+            bare.remove(wanted)
+    reason, stopped, opened = pairs.reason, pairs.stopped, pairs.open
     missing = [key for key in dialect.usual if key not in values]
-    last_is_bare = bool(bare) and bare[-1].end == pairs.end and bare[-1].kind == "word"
-    if reason is None and missing and last_is_bare and str(bare[-1].value) not in _DTYPES:
-        reason = f"the text ends inside a key, {bare.pop().text(text)!r}, and {missing[0]} is missing"
-        opened = "tail"
-    if reason is None and missing and pairs.last is not None:
-        key, value = values.get(dialect.keys.get(pairs.last, pairs.last), (pairs.last, None))
-        if value is not None and _unfinished(dialect, key, value, text):
-            del values[dialect.keys.get(key, key)]
+    if reason is None and missing:
+        name = dialect.keys.get(pairs.last or "", pairs.last or "")
+        tail = bare[-1] if bare and bare[-1].end == pairs.end else None
+        if tail is not None and tail.kind == "word" and str(tail.value) not in _DTYPES:
+            bare.remove(tail)
+            reason = f"the text ends inside a key, {tail.text(text)!r}, and {missing[0]} is missing"
+        elif name in values and _unfinished(dialect, *values[name], text):
+            key, value = values.pop(name)
             reason = f"'{key}' ends in {value.text(text)!r}, shorter than it is printed, and {missing[0]} is missing"
-            opened = "tail"
-    spoilt = _spoilt(values, text)
-    if spoilt is not None:
-        key, value = values.pop(spoilt)
-        if reason is None:
-            reason = f"'{key}' is {as_text(value.text(text))[:24]!r}: foreign text stands in it"
-            pairs.stopped = value.start
-    _columns(payload, values, text)
+        opened = opened if reason is None else "tail"
+    for name, (key, value) in values.items():
+        if not _put(payload, name, key, value, text) and reason is None:
+            reason, stopped = f"'{key}' is {as_text(value.text(text))[:24]!r}: foreign text stands in it", value.start
     for value in bare:
         if value.kind == "word" and str(value.value) in _DTYPES:
             payload.fields.setdefault("dtype", value.value)
@@ -396,43 +398,17 @@ def _build(
         payload.layer = dialect.layer
     if payload.role is None and payload.event in CAPTURE_EVENTS:
         payload.role = "target"
-    if payload.norm is None and reason is None:
-        _derive_norm(payload, values, text)
     if reason is not None:
         payload.intact, payload.reason = "cut", reason
-        payload.column = (pairs.stopped if pairs.stopped is not None else pairs.end) - at
-        if missing or pairs.stopped is not None:
-            end = max(end, limit if pairs.open == "tail" else end)
-    elif missing:
-        payload.intact, payload.reason = "partial", f"{', '.join(missing)} missing"
-        opened = "tail" if _rest(text, end, limit) == "" else None
+        payload.column = (pairs.end if stopped is None else stopped) - at
+    else:
+        if payload.norm is None:
+            _derive_norm(payload, values, text)
+        if missing:
+            payload.intact, payload.reason = "partial", f"{', '.join(missing)} missing"
+            opened = "tail" if not text[pairs.end : limit].strip(" ,;\t\r") else None
     # A record that lost no value may still be followed by text of another kind: that text is not part of it.
-    return Reading(payload, limit if opened else end, opened)
-
-
-def _spoilt(values: Mapping[str, tuple[str, Value]], text: str) -> str | None:
-    """Return the known column whose value is of no form that column can have."""
-    for name in ("shape", "norm", "head"):
-        if name in values and values[name][1].value is not None and not _has_form(name, values[name][1], text):
-            return name
-    return None
-
-
-def _has_form(name: str, value: Value, text: str) -> bool:
-    """Tell whether a value can stand in a known column."""
-    if name == "shape":
-        return _is_shape(value)
-    return (_one_number(value, text) if name == "norm" else _numbers(value, text)) is not None
-
-
-def _rest(text: str, at: int, limit: int) -> str:
-    return text[at:limit].strip(" ,;\t\r")
-
-
-def _fits(name: str, value: Value) -> bool:
-    if name == "shape":
-        return value.kind in ("shape", "tuple", "list")
-    return True
+    return Reading(payload, limit if opened else pairs.end, opened)
 
 
 def _unfinished(dialect: Dialect, key: str, value: Value, text: str) -> bool:
@@ -453,30 +429,37 @@ def _unfinished(dialect: Dialect, key: str, value: Value, text: str) -> bool:
     return False
 
 
-def _columns(payload: Payload, values: Mapping[str, tuple[str, Value]], text: str) -> None:
-    """Move the known keys to their columns; keep every other one as a typed field."""
-    for name, (key, value) in values.items():
-        if name == "shape" and _is_shape(value) and (shape := tuple(as_json(value.value))):
-            payload.shape = shape
-            payload.width = shape[-1]
-            payload.rows = shape[0] if len(shape) > 1 else None
-        elif name == "norm" and (one := _one_number(value, text)) is not None:
-            number, printed = one
-            payload.norm, payload.norm_resolution = number, resolution(printed)
-        elif name == "head" and (many := _numbers(value, text)) is not None:
-            numbers, printed_all, rounded = many
-            payload.head = tuple(numbers)
-            if rounded:
-                payload.head_resolution = tuple(resolution(one) for one in printed_all)
-        elif name == "mode":
-            payload.mode = _mode(value)
-        elif name == "layer" and _is_layer(value.value):
-            payload.layer = value.value
-        elif name == "residual_is_none" and key != name and isinstance(value.value, str):
-            # A dialect may print the opposite (`res=yes` says that a residual is there).
-            payload.fields[name] = value.value.lower() in ("no", "false", "none", "0")
-        else:
-            payload.fields[name] = as_json(value.value)
+def _put(payload: Payload, name: str, key: str, value: Value, text: str) -> bool:
+    """Put a value into its column, or keep it as a typed field; False when it is of no form its column can have."""
+    inner = value.value
+    if name == "shape" and inner is not None and inner != []:
+        if not _is_shape(value):
+            return False
+        payload.shape = tuple(as_json(inner))
+        payload.width = payload.shape[-1]
+        payload.rows = payload.shape[0] if len(payload.shape) > 1 else None
+    elif name == "norm" and inner is not None:
+        one = _one_number(value, text)
+        if one is None:
+            return False
+        payload.norm, payload.norm_resolution = one[0], resolution(one[1])
+    elif name == "head" and inner is not None:
+        many = _numbers(value, text)
+        if many is None:
+            return False
+        payload.head = tuple(many[0])
+        if many[1] is not None:
+            payload.head_resolution = tuple(map(resolution, many[1]))
+    elif name == "mode":
+        payload.mode = _mode(value)
+    elif name == "layer" and _is_layer(inner):
+        payload.layer = inner
+    elif name == "residual_is_none" and key != name and isinstance(inner, str):
+        # A dialect may print the opposite (`res=yes` says that a residual is there).
+        payload.fields[name] = inner.lower() in ("no", "false", "none", "0")
+    else:
+        payload.fields[name] = as_json(inner)
+    return True
 
 
 def _is_layer(number: Any) -> bool:
@@ -517,25 +500,24 @@ def _can_be(number: float) -> bool:
     return abs(number) < _LARGEST or not math.isfinite(number)
 
 
-def _numbers(value: Value, text: str) -> tuple[list[float], list[str], bool] | None:
-    """Return the numbers of a list or tensor, their printed texts, and whether they were rounded when printed.
+def _numbers(value: Value, text: str) -> tuple[list[float], list[str] | None] | None:
+    """Return the numbers of a list or tensor, and as printed where they were rounded when printed.
 
     Tensors print four decimals. A Python list prints every digit: it was rounded before when one of its values is
     no half-precision number though it has few digits.
     """
     inner = value.value
     if isinstance(inner, TensorText):
-        return (inner.numbers, inner.texts, True) if all(map(_can_be, inner.numbers)) else None
+        return (inner.numbers, inner.texts) if all(map(_can_be, inner.numbers)) else None
     if not isinstance(inner, list) or not all(isinstance(n, (int, float)) and not isinstance(n, bool) for n in inner):
         return None
     numbers = [float(number) for number in inner]
     if not all(map(_can_be, numbers)):
         return None
-    rounded = not all(map(exact_in_half_precision, numbers))
-    texts = [part.strip() for part in value.text(text).strip("[]() ").split(",")] if rounded else []
-    if len(texts) != len(numbers):
-        texts = [repr(number) for number in numbers]
-    return numbers, texts, rounded
+    if all(map(exact_in_half_precision, numbers)):
+        return numbers, None
+    texts = [part.strip() for part in value.text(text).strip("[]() ").split(",")]
+    return numbers, texts if len(texts) == len(numbers) else [repr(number) for number in numbers]
 
 
 def _derive_norm(payload: Payload, values: Mapping[str, tuple[str, Value]], text: str) -> None:
@@ -566,101 +548,71 @@ def _pairs(dialect: Dialect, text: str, at: int, limit: int) -> Reading | None:
         return None
     payload = Payload("event", dialect.event, role=dialect.role)
     fields = payload.fields
-    for name, printed in head.groupdict().items():
-        if printed is not None:
-            fields[name] = _typed(dialect, name, printed)
-    units: dict[str, str] = {}
+    _named(dialect, head, fields)
     words = text.rfind(_REPEATED_WORDS, at, limit)
     repeated = _REPEATED.match(text, words, limit) if words >= 0 else None
     if repeated is not None:
         fields["repeated"] = int(repeated[1])
         limit = at + len(text[at:words].rstrip())
-        text = text[:limit]
-    position = head.end()
-    last_closing = text.rfind(")", position, limit)
-    last: str | None = None
-    last_printed = ""
-    while position < limit:
-        if text[position] in ", \t.":
-            position += 1
-            continue
-        stop = _pair_end(text, position, limit, last_closing)
-        key = _PAIR_KEY.match(text, position, stop)
-        if key is None:
-            chunk = text[position:stop].strip()
-            if last is not None and last in fields and isinstance(fields[last], list) and _PAIR_NUMBER.match(chunk):
-                fields[last].append(_typed(dialect, last, chunk))
-                last_printed = chunk
-                position = stop
-                continue
-            break
-        printed_key = as_text(strip_colours(key[1]).strip())
-        name = dialect.keys.get(printed_key, printed_key)
-        if key.end() < limit and text[key.end()] in "[({'\"":
-            try:
-                value = _bounded(text, key.end(), limit)
-            except (Unfinished, Unreadable):
-                last, last_printed = name, ""
-                payload.intact, payload.reason = "cut", f"the text ends inside '{printed_key}'"
-                payload.column = key.end() - at
-                position = limit
-                break
+    said = set(fields)
+    pairs = _collect(dialect, text, head.end(), limit, _SPOKEN)
+    units: dict[str, str] = {}
+    for name, (_, value) in pairs.values.items():
+        if value.kind != "printed":
             fields[name] = as_json(value.value)
-            last, last_printed = name, value.text(text)
-            position = value.end
-            continue
-        printed = text[key.end() : stop].strip()
-        if name in dialect.lists:
-            fields[name] = [_typed(dialect, name, printed)] if printed else []
-        elif name not in fields:
-            fields[name] = _with_unit(dialect, name, printed, units)
-        last, last_printed = name, printed
-        position = stop
+        elif name in dialect.lists:
+            on = [one.value for one in pairs.bare if one.start > value.end]
+            fields[name] = [_typed(dialect, name, one) for one in (value.value, *on) if one]
+        elif name not in said:
+            # A unit or percent sign behind a number is kept apart.
+            number = _PAIR_NUMBER.match(value.value) if dialect.types.get(name) != "text" else None
+            fields[name] = _typed(dialect, name, number[1] if number is not None else value.value)
+            if number is not None and number[2]:
+                units[name] = number[2]
     if units:
         fields["units"] = units
+    payload.length = pairs.at - at
     missing = [name for name in dialect.usual if name not in fields]
-    if payload.intact == "whole" and missing:
-        _judge_pairs(dialect, payload, text, at, (position, limit), last, last_printed, missing)
-    payload.length = position - at
-    if not set(fields) - set(head.groupdict()) - {"repeated"} and dialect.usual:
+    if pairs.reason is not None:
+        payload.intact, payload.reason, payload.column = "cut", pairs.reason, payload.length
+        pairs.at, payload.length = limit, limit - at
+    elif missing:
+        _judge_pairs(dialect, payload, text, at, limit, pairs, missing)
+    if not pairs.values and dialect.usual:
         return None
-    return Reading(payload, position, "tail" if payload.intact == "cut" else None)
+    return Reading(payload, pairs.at, "tail" if payload.intact == "cut" else None)
+
+
+def _named(dialect: Dialect, found: Any, fields: dict[str, Any]) -> None:
+    """Put the named groups of a match into the fields, under the types the grammar gives."""
+    fields.update(
+        (name, _typed(dialect, name, said.strip())) for name, said in found.groupdict().items() if said is not None
+    )
 
 
 def _judge_pairs(
-    dialect: Dialect,
-    payload: Payload,
-    text: str,
-    at: int,
-    stopped: tuple[int, int],
-    last: str | None,
-    last_printed: str,
-    missing: list[str],
+    dialect: Dialect, payload: Payload, text: str, at: int, limit: int, pairs: _Pairs, missing: list[str]
 ) -> None:
     """Tell partial from cut: whether the last value is complete, though usual fields are missing behind it."""
-    position, limit = stopped
-    fields = payload.fields
-    rest = text[position:limit].strip(" ,\t")
+    rest = text[pairs.at : limit].strip(" ,\t")
+    name = dialect.keys.get(pairs.last or "", pairs.last or "")
+    value = pairs.bare[-1] if pairs.bare else pairs.values[name][1] if name in pairs.values else None
+    printed = "" if value is None else value.text(text).strip()
+    number, wanted = _PAIR_NUMBER.match(printed), dialect.decimals.get(name)
     if rest:
-        payload.intact, payload.reason = "cut", f"the text ends inside a key, {as_text(rest[:20])!r}"
-        payload.column = position - at
-        return
-    closed = text[:position].rstrip(" \t").endswith(",") or text[position:limit].lstrip(" \t").startswith(",")
-    number = _PAIR_NUMBER.match(last_printed)
-    wanted = dialect.decimals.get(last or "")
-    complete = closed
-    if not complete and number is not None and wanted is not None:
-        complete = len(number[1].partition(".")[2]) >= wanted
-    elif not complete and last_printed in ("True", "False", "None"):
-        complete = True
-    if complete:
+        payload.reason = f"the text ends inside a key, {as_text(rest[:20])!r}"
+    elif "," in text[pairs.end : limit] or (
+        len(number[1].partition(".")[2]) >= wanted
+        if number is not None and wanted is not None
+        else printed in ("True", "False", "None")
+    ):
         payload.intact, payload.reason = "partial", f"{', '.join(missing)} missing"
         return
-    if last is not None and last in fields:
-        fields[last] = None
-    payload.intact = "cut"
-    payload.reason = f"'{last}' ends in {as_text(last_printed)!r} and {missing[0]} is missing behind it"
-    payload.column = position - at
+    else:
+        payload.reason = f"'{name}' ends in {as_text(printed)!r} and {missing[0]} is missing behind it"
+        if name in payload.fields:
+            payload.fields[name] = None
+    payload.intact, payload.column = "cut", pairs.at - at
 
 
 def _pair_end(text: str, at: int, limit: int, last_closing: int) -> int:
@@ -686,19 +638,6 @@ def _pair_end(text: str, at: int, limit: int, last_closing: int) -> int:
             return end
         else:
             position = text.find(")", end, limit)
-
-
-def _with_unit(dialect: Dialect, name: str, printed: str, units: dict[str, str]) -> Any:
-    """Return a value as its type; a unit or percent sign behind a number goes to ``units``."""
-    kind = dialect.types.get(name)
-    if kind == "text":
-        return as_text(printed)
-    found = _PAIR_NUMBER.match(printed)
-    if found is not None:
-        if found[2]:
-            units[name] = found[2]
-        return _typed(dialect, name, found[1])
-    return _typed(dialect, name, printed)
 
 
 def _typed(dialect: Dialect, name: str, printed: str) -> Any:
@@ -728,60 +667,35 @@ def _call(dialect: Dialect, text: str, at: int, limit: int) -> Reading | None:
     head = _match(dialect.pattern, text, at, len(text))
     if head is None:
         return None
+    payload = Payload("event", dialect.event, role=dialect.role)
     if text.startswith("{", head.end()):
-        return _dict(dialect, text, at, head.end(), limit)
-    # The repr is read past the next anchor: what looks like a record inside its quotes is none.
-    payload = Payload("event", dialect.event, role=dialect.role)
-    closing = text[head.end() - 1] == "("
-    position, reason = _keywords(text, head.end(), len(text), payload.fields, closing=closing)
-    if reason is not None and limit < len(text):
-        payload.fields.clear()
-        position, reason = _keywords(text, head.end(), limit, payload.fields, closing=closing)
-    payload.length = position - at
-    if reason is not None:
-        payload.intact, payload.reason, payload.column = "cut", reason, position - at
-    return Reading(payload, position, "tail" if reason is not None else None)
-
-
-def _dict(dialect: Dialect, text: str, at: int, opening: int, limit: int) -> Reading:
-    """Read a record that is one dict: its entries are the fields; a dict that breaks off has none."""
-    payload = Payload("event", dialect.event, role=dialect.role)
-    try:
-        value = read_value(text, opening)
-    except (Unfinished, Unreadable) as error:
-        payload.intact, payload.reason = "cut", f"the dict is unfinished: {error}"
-        payload.column, payload.length = opening - at, limit - at
-        return Reading(payload, limit, "tail")
-    inner = as_json(value.value)
-    payload.fields.update(inner if isinstance(inner, dict) else {"value": inner})
-    payload.length = value.end - at
-    return Reading(payload, value.end)
-
-
-def _keywords(text: str, at: int, limit: int, into: dict[str, Any], *, closing: bool) -> tuple[int, str | None]:
-    """Read ``key=value, key=value`` up to the closing bracket or the end; return where, and why it broke off."""
-    bounded = text if limit == len(text) else text[:limit]
-    position = at
-    while True:
-        while position < limit and bounded[position] in ", \t":
-            position += 1
-        if position >= limit:
-            return position, ("the text ends before the closing bracket" if closing else None)
-        if bounded[position] == ")":
-            return position + 1, None
-        key = _KEY.match(bounded, position)
-        if key is None:
-            if not closing:
-                return position, None
-            return position, f"expected 'name=', found {as_text(bounded[position : position + 12])!r}"
+        # A record that is one dict: its entries are the fields; a dict that breaks off has none.
         try:
-            value = read_value(bounded, key.end())
-        except Unfinished as error:
-            return position, f"the text ends inside {error.inside} of '{key[1]}'"
-        except Unreadable as error:
-            return position, f"'{key[1]}': expected {error.expected}"
-        into[as_text(key[1])] = as_json(value.value)
-        position = value.end
+            value = read_value(text, head.end())
+        except (Unfinished, Unreadable) as error:
+            payload.intact, payload.reason = "cut", f"the dict is unfinished: {error}"
+            payload.column, payload.length = head.end() - at, limit - at
+            return Reading(payload, limit, "tail")
+        inner, payload.length = as_json(value.value), value.end - at
+        payload.fields.update(inner if isinstance(inner, dict) else {"value": inner})
+        return Reading(payload, value.end)
+    # The repr is read past the next anchor: what looks like a record inside its quotes is none.
+    closing = text[head.end() - 1] == "("
+    for end in dict.fromkeys((len(text), limit)):
+        pairs = _collect(dialect, text, head.end(), end, _CALLED)
+        reason = pairs.reason
+        if text.startswith(")", pairs.at) and pairs.at < end:
+            pairs.at += 1
+        elif reason is None and closing:
+            here = as_text(text[pairs.at : min(end, pairs.at + 12)])
+            reason = f"expected 'name=', found {here!r}" if here else "the text ends before the closing bracket"
+        if reason is None:
+            break
+    payload.length = pairs.at - at
+    payload.fields.update((name, as_json(value.value)) for name, (_, value) in pairs.values.items())
+    if reason is not None:
+        payload.intact, payload.reason, payload.column = "cut", reason, payload.length
+    return Reading(payload, pairs.at, "tail" if reason is not None else None)
 
 
 def _pattern(dialect: Dialect, text: str, at: int, limit: int) -> Reading | None:
@@ -789,11 +703,10 @@ def _pattern(dialect: Dialect, text: str, at: int, limit: int) -> Reading | None
     found = _match(dialect.pattern, text, at, limit)
     if found is None:
         return None
-    payload = Payload(dialect.kind, dialect.event, role=dialect.role, length=found.end() - at)  # type: ignore[arg-type]
-    for name, printed in found.groupdict().items():
-        if printed is not None:
-            payload.fields[name] = _typed(dialect, name, printed.strip())
-    return Reading(payload, found.end())
+    payload = Payload(dialect.kind, dialect.event, role=dialect.role, length=found.end() - at)
+    _named(dialect, found, payload.fields)
+    # The lines after a traceback's first are gathered by who knows lines.
+    return Reading(payload, found.end(), "traceback" if dialect.reader == "traceback" else None)
 
 
 def _keyvalue(dialect: Dialect, text: str, at: int, limit: int) -> Reading | None:
@@ -801,25 +714,13 @@ def _keyvalue(dialect: Dialect, text: str, at: int, limit: int) -> Reading | Non
     head = _match(dialect.pattern, text, at, limit)
     if head is None:
         return None
-    pairs = _collect(text, head.end(), limit, loose=False, alone=True)
+    pairs = _collect(dialect, text, head.end(), limit, _SPACED)
     reading = _build(dialect, text, at, limit, dialect.event, None, None, pairs)
-    for name, printed in head.groupdict().items():
-        if printed is not None:
-            kept = _typed(dialect, name, printed)
-            if name == "layer" and _is_layer(kept):
-                reading.payload.layer = kept
-            else:
-                reading.payload.fields[name] = kept
+    fields = reading.payload.fields
+    _named(dialect, head, fields)
+    if head.groupdict().get("layer") is not None and _is_layer(fields["layer"]):
+        reading.payload.layer = fields.pop("layer")
     return reading
-
-
-def _traceback(dialect: Dialect, text: str, at: int, limit: int) -> Reading | None:
-    """Read the first line of a traceback; the lines after it are gathered by parse.py, which knows lines."""
-    found = _match(dialect.pattern, text, at, limit)
-    if found is None:
-        return None
-    payload = Payload("event", dialect.event, length=found.end() - at)
-    return Reading(payload, found.end(), "traceback")
 
 
 _READERS = {
@@ -828,6 +729,94 @@ _READERS = {
     "call": _call,
     "pattern": _pattern,
     "keyvalue": _keyvalue,
-    "traceback": _traceback,
+    "traceback": _pattern,
 }
 READERS = tuple(_READERS)
+
+
+# ------------------------------------------------------------------------------------------- where records may stand
+
+_QUOTES = re.compile(r"\\.|['\"]", re.DOTALL)
+
+
+class Quotes:
+    """Tells whether places of a text stand inside quotes: one opened before, and closes behind it.
+
+    An apostrophe opens a quote only where a value may begin (behind ``=``, a bracket, a comma, a colon, a blank), so
+    that ``can't`` opens none. Places are asked for in rising order: every character is looked at once.
+    """
+
+    def __init__(self, text: str, start: int = 0) -> None:
+        self._text, self.start, self._seen = text, start, start
+        self._opened: str | None = None
+        self._last: dict[str, int] = {}
+
+    def inside(self, at: int) -> bool:
+        """Tell whether a place stands inside a quoted text."""
+        text = self._text
+        if at > 0 and text[at - 1] in "'\"`":
+            return True
+        end = self._seen
+        for found in _QUOTES.finditer(text, end, max(end, at)):
+            end = found.end()
+            char = found[0]
+            if len(char) > 1:
+                continue
+            if self._opened is None:
+                before = text[found.start() - 1] if found.start() else " "
+                if char == '"' or before in "=([{,: \t":
+                    self._opened = char
+            elif char == self._opened:
+                self._opened = None
+        if at > self._seen:
+            # A backslash at the very end belongs to the character behind it.
+            self._seen = at - 1 if end < at and text[at - 1] == "\\" else at
+        if self._opened is None:
+            return False
+        if self._opened not in self._last:
+            self._last[self._opened] = text.rfind(self._opened)
+        return self._last[self._opened] >= at
+
+
+def inside_quotes(text: str, at: int) -> bool:
+    """Tell whether one place of a text stands inside quotes."""
+    return Quotes(text).inside(at)
+
+
+class Anchored:
+    """The anchors of one text: which are quoted, and where a record must end. Places are asked for in rising order.
+
+    Every character is looked at once, however many anchors there are: a hostile or broken line may be megabytes long
+    and hold thousands of them.
+    """
+
+    def __init__(self, grammar: Grammar, text: str) -> None:
+        self._grammar, self._text = grammar, text
+        self._from_start = Quotes(text)
+        self._from = self._from_start
+        self._asked, self._next = 0, -1
+
+    def quoted(self, at: int, start: int) -> bool:
+        """Tell whether a place stands inside quotes, when only the text from ``start`` on is looked at."""
+        if self._from is self._from_start or self._from.start != start:
+            self._from = Quotes(self._text, start)
+        return self._from.inside(at)
+
+    def limit(self, after: int) -> int:
+        """Return where the record ends at the latest: where the next anchored record, with its prefix, begins."""
+        if not self._asked <= after <= self._next:
+            self._asked, self._next = after, self._next_record(after)
+        if self._next == len(self._text):
+            return self._next
+        begin = max(after, self._next - LONGEST_BEFORE)
+        return begin + self._grammar.peel_back(self._text[begin : self._next])[0]
+
+    def _next_record(self, after: int) -> int:
+        """Return the next anchor from ``after`` on that begins a record, whatever follows it."""
+        found = self._grammar.find(self._text, after)
+        while found is not None:
+            at, anchor = found
+            if anchor in self._grammar.strict and not self._from_start.inside(at):
+                return at
+            found = self._grammar.find(self._text, at + len(anchor))
+        return len(self._text)
