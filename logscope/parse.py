@@ -23,7 +23,6 @@ import regex
 
 from logscope.grammar import OVERTIMES, TIME_LIMIT
 from logscope.grammar.literals import as_text, exact_in_half_precision
-from logscope.grammar.prefixes import peel, peel_back
 from logscope.grammar.records import LONGEST_BEFORE, Anchored, inside_quotes
 from logscope.model import NO_PREFIX, Accounting, Occurrence, Payload, Prefix
 from logscope.templates import DIGITS, Template, learn
@@ -589,7 +588,7 @@ class Parser:
                 self._learn(text, at, anchor, reading)
         rest = text[position:]
         if self._pending and (rest.strip() or records == 0):
-            end, prefix = peel(rest) if records == 0 else (0, NO_PREFIX)
+            end, prefix = self.grammar.peel(rest) if records == 0 else (0, NO_PREFIX)
             self._offer(rest[end:], prefix, line)
         return records + marks
 
@@ -616,18 +615,18 @@ class Parser:
         return known
 
     def _peel(self, before: str, anchor: str) -> tuple[int, Prefix]:
-        end, prefix = peel(before)
+        end, prefix = self.grammar.peel(before)
         if not before[end:].strip():
             return 0, prefix
         for dialect in self.grammar.anchors[anchor]:
             # Words that belong to the record though they stand before its anchor: `RuntimeError: `.
             lead = self._lead(dialect, before)
             if lead is not None:
-                end, prefix = peel(before[: lead.start()])
+                end, prefix = self.grammar.peel(before[: lead.start()])
                 if end >= lead.start() or not before[end : lead.start()].strip():
                     return 0, prefix
-                return peel_back(before[: lead.start()])
-        return peel_back(before)
+                return self.grammar.peel_back(before[: lead.start()])
+        return self.grammar.peel_back(before)
 
     def _lead(self, dialect: Dialect, before: str) -> Any:
         """Return where a record's own words before its anchor begin, None when there are none."""
@@ -699,7 +698,7 @@ class Parser:
             return
 
         def read(probe: str) -> dict[str, Any] | None:
-            end, prefix = peel(probe)
+            end, prefix = self.grammar.peel(probe)
             if probe[end:].strip():
                 return None
             return {name: getattr(prefix, name) for name in Prefix.__slots__}
@@ -865,7 +864,7 @@ class Parser:
     # ----------------------------------------------------------------------------------------------------- tracebacks
 
     def _begin_traceback(self, entry: _Entry, before: str) -> None:
-        end, _ = peel(before)
+        end, _ = self.grammar.peel(before)
         header = as_text(before[end:]).strip().rstrip(":")
         entry.payload.fields.update(
             process=writer_name(entry.prefix), exception=None, message=None, last_frame=None, header=header or None
@@ -901,7 +900,7 @@ class Parser:
 
     def _end_traceback(self, prefix: Prefix, text: str, mismatch: Payload | None, line: int) -> bool:
         """Take the exception's own line: it ends the traceback that was opened first."""
-        end, _ = peel(text)
+        end, _ = self.grammar.peel(text)
         found = _EXCEPTION.match(text[end:].strip())
         if found is None:
             return False
