@@ -135,7 +135,7 @@ class EventTable:
         self._payloads: dict[Any, int] = {}
         self._labels: dict[tuple[Any, ...], int] = {}
         self._prefix_rows: list[Prefix] = []
-        self._payload_rows: list[tuple[Payload, tuple[tuple[str, int], ...]]] = []
+        self._payload_rows: list[tuple[Payload, tuple[tuple[str, int | str], ...]]] = []
         self._texts: dict[int, str] = {}
 
     def __len__(self) -> int:

@@ -42,13 +42,15 @@ class Form:
 
     ``time``, or ``date`` (or ``year``, ``month``, ``day``), ``clock`` and ``zone``; ``pid``, ``dp_rank``, ``pp_rank``,
     ``tp_rank``, ``ep_rank``; ``ranks`` (`` TP0 EP1``); ``labels`` (``a="b", c="d"``); ``origin``, and whatever begins
-    so, joined in the order of the pattern; ``level``. An ``outer`` form is a bare word that only a collector prints: it
-    is none behind what the process itself prints. ``taught`` forms stand in a grammar file, and their patterns are
-    those of ``regex``; ``overtimes`` counts the texts on which one ran into the time limit.
+    so, joined in the order of the pattern; ``level``. ``first``: the characters it can begin with (``0`` any digit,
+    ``a`` any letter). An ``outer`` form is a bare word that only a collector prints: it is none behind what the process
+    itself prints. ``taught`` forms stand in a grammar file, and their patterns are those of ``regex``; ``overtimes``
+    counts the texts on which one ran into the time limit.
     """
 
     name: str
     pattern: Any
+    first: str = ""
     outer: bool = False
     taught: bool = False
     overtimes: int = 0
@@ -56,6 +58,9 @@ class Form:
     def match(self, text: str, at: int) -> Any:
         """Match at a place; None when it does not, or is given up."""
         if not self.taught:
+            if isinstance(self.pattern, str):
+                # Most logs show few of the forms: the others are never compiled.
+                self.pattern = re.compile(self.pattern)
             return self.pattern.match(text, at)
         try:
             return self.pattern.match(text, at, timeout=TIME_LIMIT) if self.overtimes < OVERTIMES else None
@@ -77,53 +82,64 @@ _UNIT = rf"(?P<origin_unit>[^\s\[\]:]+)\[(?P<pid>{_N})\]: ?"
 _OWN = frozenset({"SGLang", "Rust tracing", "formatter", "logging", "vLLM", "TensorRT-LLM", "llama.cpp"})
 _BARE = frozenset({"docker compose", "llama.cpp router", "stern", "srun", "pdsh"})
 _FORMS = tuple(
-    Form(name, re.compile(pattern), outer=name in _BARE)
-    for name, pattern in (
-        ("SGLang", rf"\[(?:{_DAY} )?{_CLOCK}(?P<ranks>(?: [A-Z][A-Z_]*{_N})*)\] ?"),
-        ("Rust tracing", rf"{_STAMP}[ \t]+{_LEVEL}[ \t]+[\w.:-]+:(?:[ \t]+|$)"),
-        ("formatter", rf"{_STAMP} +{_LEVEL} +(?P<pid>{_N}) +\[ *(?P<ranks>(?:[A-Z][A-Z_]*{_N} +)*)[\w./-]+:\d+\] ?"),
-        ("logging", rf"{_STAMP} +[-|] +{_LEVEL} +[-|](?: +[\w.]+ +[-|])? ?"),
-        ("logcli", rf'{_STAMP}[ \t]+\{{(?P<labels>(?:[\w.]+="(?:[^"\\]|\\.)*+"(?:, *)?)*+)\}}[ \t]+'),
+    Form(name, pattern, first, outer=name in _BARE)
+    for name, first, pattern in (
+        ("SGLang", "[", rf"\[(?:{_DAY} )?{_CLOCK}(?P<ranks>(?: [A-Z][A-Z_]*{_N})*)\] ?"),
+        ("Rust tracing", "0", rf"{_STAMP}[ \t]+{_LEVEL}[ \t]+[\w.:-]+:(?:[ \t]+|$)"),
+        (
+            "formatter",
+            "0",
+            rf"{_STAMP} +{_LEVEL} +(?P<pid>{_N}) +\[ *(?P<ranks>(?:[A-Z][A-Z_]*{_N} +)*)[\w./-]+:\d+\] ?",
+        ),
+        ("logging", "0", rf"{_STAMP} +[-|] +{_LEVEL} +[-|](?: +[\w.]+ +[-|])? ?"),
+        ("logcli", "0", rf'{_STAMP}[ \t]+\{{(?P<labels>(?:[\w.]+="(?:[^"\\]|\\.)*+"(?:, *)?)*+)\}}[ \t]+'),
         (
             "journald",
+            "[0a",
             rf"(?:(?:[A-Z][a-z]{{2}} )?{_STAMP}(?: [A-Z]{{3,4}})?|\d{{10}}\.\d{{6}}|\[ *\d+\.\d{{6}}\]) "
             rf"(?P<origin_host>[\w.-]+) {_UNIT}",
         ),
         (
             "syslog",
+            "<a",
             rf"(?:<\d{{1,3}}>)?(?P<month>{'|'.join(_MONTHS)}) (?P<day>[ \d]\d) {_CLOCK} "
             rf"(?:(?P<origin_host>[\w.:-]+) )?(?P<origin_unit>[^\s\[\]:]+)(?:\[(?P<pid>{_N})\])?: ?",
         ),
         (
             "syslog",
+            "<a",
             rf"<\d{{1,3}}>\d{{1,2}} (?:{_STAMP}|-) (?P<origin_host>\S+) (?P<origin_unit>\S+) "
             rf'(?:(?P<pid>{_N})|\S+) \S+ (?:-|(?:\[[^\]"]*(?:"(?:[^"\\]|\\.)*+"[^\]"]*)*+\])+) ?',
         ),
-        ("stamp", rf"{_STAMP}[ \t]+"),
-        ("Ray", rf"\((?:(?P<origin>[A-Za-z_][\w.:<>-]*) )?pid=(?P<pid>{_N})(?:, ip=(?P<origin_ip>{_IP}))?\) ?"),
-        ("Ray", rf"\((?P<origin>raylet|gcs_server|autoscaler)(?:, ip=(?P<origin_ip>{_IP}))?(?: [\w+]+)?\) ?"),
-        ("vLLM", rf"{_LEVEL} (?P<date>\d\d-\d\d) (?P<clock>\d\d:\d\d:\d\d)(?:\.\d+)? \[?[\w./-]+:\d+\] ?"),
-        ("kubectl", r"\[(?P<origin>pod/[^\]\s]+)\] ?"),
-        ("torchrun", r"\[(?P<origin>[A-Za-z_][\w-]*?\d+)\]: ?"),
-        ("docker compose", r"(?P<origin>[A-Za-z][\w.-]*?[-_]\d+|[A-Za-z][\w.@-]*(?= {2})) +\| "),
+        ("stamp", "0", rf"{_STAMP}[ \t]+"),
+        ("Ray", "(", rf"\((?:(?P<origin>[A-Za-z_][\w.:<>-]*) )?pid=(?P<pid>{_N})(?:, ip=(?P<origin_ip>{_IP}))?\) ?"),
+        ("Ray", "(", rf"\((?P<origin>raylet|gcs_server|autoscaler)(?:, ip=(?P<origin_ip>{_IP}))?(?: [\w+]+)?\) ?"),
+        ("vLLM", "a", rf"{_LEVEL} (?P<date>\d\d-\d\d) (?P<clock>\d\d:\d\d:\d\d)(?:\.\d+)? \[?[\w./-]+:\d+\] ?"),
+        ("kubectl", "[", r"\[(?P<origin>pod/[^\]\s]+)\] ?"),
+        ("torchrun", "[", r"\[(?P<origin>[A-Za-z_][\w-]*?\d+)\]: ?"),
+        ("docker compose", "a", r"(?P<origin>[A-Za-z][\w.-]*?[-_]\d+|[A-Za-z][\w.@-]*(?= {2})) +\| "),
         (
             "TensorRT-LLM",
+            "[",
             rf"\[(?P<month>\d\d)/(?P<day>\d\d)/(?P<year>\d{{4}})-{_CLOCK}\] \[[\w-]+\] \[[A-Z]\] ?(?:\[[^\]]*\] )*",
         ),
-        ("llama.cpp", r"\d+\.\d\d\.\d{3}\.\d{3} [IWEDF] "),
-        ("llama.cpp router", r"\[(?P<origin>\d{4,5})\] +"),
+        ("llama.cpp", "0", r"\d+\.\d\d\.\d{3}\.\d{3} [IWEDF] "),
+        ("llama.cpp router", "[", r"\[(?P<origin>\d{4,5})\] +"),
         (
             "stern",
+            "a0",
             rf"(?:(?:(?P<origin_space>[a-z0-9-]+) )?(?P<origin_pod>{_MADE})|(?P<origin>[a-z][a-z0-9.-]*-\d{{1,4}})) "
             r"(?P<origin_word>[a-z0-9-]+)(?: (?P<date>\d\d-\d\d) (?P<clock>\d\d:\d\d:\d\d))? ",
         ),
-        ("srun", rf"(?P<origin>{_N}): "),
-        ("pdsh", r"(?P<origin>(?=[a-z.-]*\d)[a-z0-9]+(?:[.-]+[a-z0-9]+)*): "),
+        ("srun", "0", rf"(?P<origin>{_N}): "),
+        ("pdsh", "a0", r"(?P<origin>(?=[a-z.-]*\d)[a-z0-9]+(?:[.-]+[a-z0-9]+)*): "),
         # A process letter stuck to the stamp behind it: p0, d0 (prefill and decode workers).
-        ("trace letter", r"(?P<origin>[A-Za-z]\d{1,4}?)(?=\d{4}-\d\d-\d\d[T ])"),
-        ("byte order mark", r"\xef\xbb\xbf"),
+        ("trace letter", "a", r"(?P<origin>[A-Za-z]\d{1,4}?)(?=\d{4}-\d\d-\d\d[T ])"),
+        ("byte order mark", "a", r"\xef\xbb\xbf"),
     )
 )
+# The forms that can begin with a character, by the character or its kind: a digit, a letter.
+_BY_FIRST = {kind: tuple(form for form in _FORMS if kind in form.first) for kind in "[(<0a"}
 _BLANKS = re.compile(r"[ \t]+")
 # Where a chain of prefixes can begin when other text stands before it (a bar, the rest of another record).
 _START = re.compile(r"[\[(]|\d{4}-\d\d-\d\d|(?:DEBUG|INFO|WARN|ERROR)")
@@ -134,11 +150,12 @@ _LONGEST = 600
 def layers(text: str, at: int = 0, taught: Sequence[Form] = ()) -> Iterator[tuple[Form, Any]]:
     """Yield the forms that stand one behind the other from ``at`` on, each with its match; colours are none."""
     outside = True
-    forms = (*taught, *_FORMS)
     while True:
         blanks = _BLANKS.match(text, at)
         begin = blanks.end() if blanks is not None else at
-        for form in forms:
+        char = text[begin : begin + 1]
+        kind = "0" if char.isdigit() else "a" if char.isalpha() else char
+        for form in (*taught, *_BY_FIRST.get(kind, ())):
             found = form.match(text, begin) if outside or not form.outer else None
             if found is not None and found.end() > begin:
                 break
@@ -155,30 +172,24 @@ def peel(text: str, at: int = 0, taught: Sequence[Form] = ()) -> tuple[int, Pref
     A prefix peeled to the end of ``text`` is complete; otherwise what follows is the line's own text. Blanks before
     that text are its indentation. ``taught`` forms are tried before those known to all.
     """
-    plain, codes = _without_colours(text, at)
+    codes = [(found.start() - at, found.end() - found.start()) for found in _COLOUR.finditer(text, at)]
+    plain, end, start = (_COLOUR.sub("", text[at:]), 0, at) if codes else (text, at, 0)
     into: dict[str, Any] = {}
-    end = at if plain is text else 0
     for form, found in layers(plain, end, taught):
         _take(form, found, into)
         end = found.end()
-    if not plain[end:].strip(" \t"):
+    if (blanks := _BLANKS.match(plain, end)) is not None and blanks.end() == len(plain):
         end = len(plain)
     for code in codes:
         # Codes that stand where the prefixes end belong to them.
         if code[0] > end:
             break
         end += code[1]
-    end += 0 if plain is text else at
+    end += start
     if not into:
         return end, NO_PREFIX
     origin, extra = into.pop("origin", None), into.pop("extra", ())
     return end, Prefix(origin="/".join(origin) if origin else None, extra=tuple(extra), **into)
-
-
-def _without_colours(text: str, at: int) -> tuple[str, list[tuple[int, int]]]:
-    """Return a text from ``at`` on without its colour codes, and where each stood (counted with the ones before it)."""
-    codes = [(found.start() - at, found.end() - found.start()) for found in _COLOUR.finditer(text, at)]
-    return (_COLOUR.sub("", text[at:]) if codes else text), codes
 
 
 def _take(form: Form, found: Any, into: dict[str, Any]) -> None:
