@@ -153,11 +153,6 @@ class _Pairs:
     placeholder: bool = False
 
 
-def _match(pattern: Any, text: str, at: int, limit: int) -> Any:
-    """Match a grammar's pattern at a place, within the time limit. Raises TimeoutError when it takes too long."""
-    return pattern.match(text, at, limit, timeout=TIME_LIMIT)
-
-
 def read_record(dialects: Sequence[Dialect], text: str, at: int, limit: int, reach: int) -> Reading | None:
     """Read the record whose anchor stands at ``at``; its text ends at ``limit`` at the latest.
 
@@ -184,7 +179,10 @@ def _read_record(dialects: Sequence[Dialect], text: str, at: int, limit: int) ->
             reasons.append(f"{slow} {OVERTIMES} texts before")
             continue
         try:
-            reading = _READERS[dialect.reader](dialect, text, at, limit)
+            # A repr is read past the next anchor: what looks like a record inside its quotes is none.
+            end = len(text) if dialect.reader == "call" else limit
+            head = dialect.pattern.match(text, at, end, timeout=TIME_LIMIT)
+            reading = _READERS[dialect.reader](dialect, head, text, at, limit) if head is not None else None
         except TimeoutError:
             dialect.overtimes += 1
             reasons.append(f"{slow} this text")
@@ -309,21 +307,17 @@ def _may_stand_alone(dialect: Dialect, text: str, found: _Pairs, stop: int, styl
     return comma or style.bare == "any" or not word[0].isalnum() or word in _DTYPES or word.startswith("torch")
 
 
-def _tagged(dialect: Dialect, text: str, at: int, limit: int) -> Reading | None:
+def _tagged(dialect: Dialect, head: Any, text: str, at: int, limit: int) -> Reading | None:
     """``EAGLE3_DEBUG[<site>] <label>: key=value, ...`` and its relatives."""
-    head = _match(dialect.pattern, text, at, limit)
-    if head is None:
-        return None
     named = head.groupdict()
     site = as_text(named["site"]) if named.get("site") else None
-    begin = head.end()
-    if named.get("label") is not None:
-        label, begin_fields = as_text(named["label"]), begin
-    else:
-        found = _LABEL.match(text, begin, limit)
+    label, begin_fields = named.get("label"), head.end()
+    if label is None:
+        found = _LABEL.match(text, begin_fields, limit)
         if found is None:
             return None
-        label, begin_fields = as_text(found["label"] or "").strip(), found.end()
+        label, begin_fields = (found["label"] or "").strip(), found.end()
+    label = as_text(label)
     layer: int | None = None
     if dialect.label is not None:
         spelled = dialect.label.fullmatch(label, timeout=TIME_LIMIT)
@@ -348,7 +342,7 @@ def _tagged(dialect: Dialect, text: str, at: int, limit: int) -> Reading | None:
         return None
     if pairs.placeholder or _PLACEHOLDER.search(text, at, min(limit, begin_fields)):
         return Reading(Payload("quoted", event, reason="source code: a placeholder stands where a value would"), limit)
-    reading = _build(dialect, text, at, limit, event, site, layer, pairs)
+    reading = _build(dialect, Payload("event", event, site, dialect.role, layer), pairs, text, at, limit)
     if dialect.label is None and label and begin_fields == limit and text[at:limit].rstrip().endswith(label):
         reading.label = label
     return reading
@@ -363,11 +357,9 @@ def slug(label: str) -> tuple[str, int | None]:
     return _SLUG.sub("_", without.lower()).strip("_"), int(found[0])
 
 
-def _build(
-    dialect: Dialect, text: str, at: int, limit: int, event: str, site: str | None, layer: int | None, pairs: _Pairs
-) -> Reading:
+def _build(dialect: Dialect, payload: Payload, pairs: _Pairs, text: str, at: int, limit: int) -> Reading:
     """Sort the collected values into columns and fields, and judge how intact the record is."""
-    payload = Payload("event", event, site, dialect.role, layer, length=pairs.end - at)
+    payload.length = pairs.end - at
     values, bare = pairs.values, pairs.bare
     for name in dialect.bare:
         wanted = next((one for one in bare if name != "shape" or one.kind in ("shape", "tuple", "list")), None)
@@ -541,11 +533,8 @@ def _derive_norm(payload: Payload, values: Mapping[str, tuple[str, Value]], text
 # ------------------------------------------------------------------------------------------------ key: value lines
 
 
-def _pairs(dialect: Dialect, text: str, at: int, limit: int) -> Reading | None:
+def _pairs(dialect: Dialect, head: Any, text: str, at: int, limit: int) -> Reading | None:
     """``Decode batch, #running-req: 1, token usage: 0.00, ...``: tolerant pairs, whatever the set and order."""
-    head = _match(dialect.pattern, text, at, limit)
-    if head is None:
-        return None
     payload = Payload("event", dialect.event, role=dialect.role)
     fields = payload.fields
     _named(dialect, head, fields)
@@ -662,11 +651,8 @@ def _typed(dialect: Dialect, name: str, printed: str) -> Any:
 # ------------------------------------------------------------------------------------------- Python reprs, patterns
 
 
-def _call(dialect: Dialect, text: str, at: int, limit: int) -> Reading | None:
+def _call(dialect: Dialect, head: Any, text: str, at: int, limit: int) -> Reading | None:
     """``server_args=ServerArgs(a=1, b='x')``, ``server_args={'a': 1}``, ``Finish: obj=...``: repr, never evaluated."""
-    head = _match(dialect.pattern, text, at, len(text))
-    if head is None:
-        return None
     payload = Payload("event", dialect.event, role=dialect.role)
     if text.startswith("{", head.end()):
         # A record that is one dict: its entries are the fields; a dict that breaks off has none.
@@ -679,7 +665,6 @@ def _call(dialect: Dialect, text: str, at: int, limit: int) -> Reading | None:
         inner, payload.length = as_json(value.value), value.end - at
         payload.fields.update(inner if isinstance(inner, dict) else {"value": inner})
         return Reading(payload, value.end)
-    # The repr is read past the next anchor: what looks like a record inside its quotes is none.
     closing = text[head.end() - 1] == "("
     for end in dict.fromkeys((len(text), limit)):
         pairs = _collect(dialect, text, head.end(), end, _CALLED)
@@ -698,24 +683,18 @@ def _call(dialect: Dialect, text: str, at: int, limit: int) -> Reading | None:
     return Reading(payload, pairs.at, "tail" if reason is not None else None)
 
 
-def _pattern(dialect: Dialect, text: str, at: int, limit: int) -> Reading | None:
+def _pattern(dialect: Dialect, head: Any, text: str, at: int, limit: int) -> Reading | None:  # noqa: ARG001 - as all
     """Read a line with a fixed form: named groups become fields, under the types the grammar gives."""
-    found = _match(dialect.pattern, text, at, limit)
-    if found is None:
-        return None
-    payload = Payload(dialect.kind, dialect.event, role=dialect.role, length=found.end() - at)
-    _named(dialect, found, payload.fields)
+    payload = Payload(dialect.kind, dialect.event, role=dialect.role, length=head.end() - at)
+    _named(dialect, head, payload.fields)
     # The lines after a traceback's first are gathered by who knows lines.
-    return Reading(payload, found.end(), "traceback" if dialect.reader == "traceback" else None)
+    return Reading(payload, head.end(), "traceback" if dialect.reader == "traceback" else None)
 
 
-def _keyvalue(dialect: Dialect, text: str, at: int, limit: int) -> Reading | None:
+def _keyvalue(dialect: Dialect, head: Any, text: str, at: int, limit: int) -> Reading | None:
     """Read a fixed head, then ``key=value`` separated by blanks or commas (the dumper's lines)."""
-    head = _match(dialect.pattern, text, at, limit)
-    if head is None:
-        return None
     pairs = _collect(dialect, text, head.end(), limit, _SPACED)
-    reading = _build(dialect, text, at, limit, dialect.event, None, None, pairs)
+    reading = _build(dialect, Payload("event", dialect.event, role=dialect.role), pairs, text, at, limit)
     fields = reading.payload.fields
     _named(dialect, head, fields)
     if head.groupdict().get("layer") is not None and _is_layer(fields["layer"]):
