@@ -138,8 +138,9 @@ class _Pairs:
     """Keys and values read from one record, in order: the printed key and the value by the name the dialect gives it.
 
     ``bare`` values have no key. ``end`` is where the last value ends, ``at`` where reading ended; ``stopped`` and
-    ``reason`` are where and why it broke off, if it did, and ``open`` what could go on there. ``last`` is the key of
-    the last value as printed. ``placeholder``: one of source code (``%s``, ``{x}``) stands where a value would.
+    ``reason`` are where and why it broke off, if it did, and ``open`` what could go on there. ``last`` and
+    ``value`` are the last key, as printed, and value; a bare value of ``pairs`` has the name of the list that it goes
+    on with as its kind. ``placeholder``: one of source code (``%s``, ``{x}``) stands where a value would.
     """
 
     values: dict[str, tuple[str, Value]] = field(default_factory=dict)
@@ -150,6 +151,7 @@ class _Pairs:
     reason: str | None = None
     open: str | None = None
     last: str | None = None
+    value: Value | None = None
     placeholder: bool = False
 
 
@@ -282,12 +284,14 @@ def _collect(dialect: Dialect, text: str, at: int, limit: int, style: _Style) ->
             return found
         comma = False
         if name is None:
+            if style.printed:
+                value.kind = dialect.keys.get(found.last or "", found.last or "")
             found.bare.append(value)
         else:
             found.values.setdefault(dialect.keys.get(name, name), (name, value))
         if name is not None or not style.printed:
             found.last = name
-        found.at = found.end = value.end
+        found.at, found.end, found.value = value.end, value.end, value
 
 
 _ALONE = regex.compile(r"\(\s*\d|torch\.Size\(|\w+")
@@ -550,7 +554,7 @@ def _pairs(dialect: Dialect, head: Any, text: str, at: int, limit: int) -> Readi
         if value.kind != "printed":
             fields[name] = as_json(value.value)
         elif name in dialect.lists:
-            on = [one.value for one in pairs.bare if one.start > value.end]
+            on = [one.value for one in pairs.bare if one.kind == name]
             fields[name] = [_typed(dialect, name, one) for one in (value.value, *on) if one]
         elif name not in said:
             # A unit or percent sign behind a number is kept apart.
@@ -585,8 +589,7 @@ def _judge_pairs(
     """Tell partial from cut: whether the last value is complete, though usual fields are missing behind it."""
     rest = text[pairs.at : limit].strip(" ,\t")
     name = dialect.keys.get(pairs.last or "", pairs.last or "")
-    value = pairs.bare[-1] if pairs.bare else pairs.values[name][1] if name in pairs.values else None
-    printed = "" if value is None else value.text(text).strip()
+    printed = "" if pairs.value is None else pairs.value.text(text).strip()
     number, wanted = _PAIR_NUMBER.match(printed), dialect.decimals.get(name)
     if rest:
         payload.reason = f"the text ends inside a key, {as_text(rest[:20])!r}"
