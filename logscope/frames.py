@@ -135,7 +135,7 @@ class EventTable:
         self._payloads: dict[Any, int] = {}
         self._labels: dict[tuple[Any, ...], int] = {}
         self._prefix_rows: list[Prefix] = []
-        self._payload_rows: list[tuple[Payload, tuple[tuple[str, int], ...]]] = []
+        self._payload_rows: list[tuple[Payload, tuple[tuple[str, int | str], ...]]] = []
         self._texts: dict[int, str] = {}
 
     def __len__(self) -> int:
@@ -178,7 +178,7 @@ class EventTable:
             self._prefix_rows.append(prefix)
         return index
 
-    def _payload_row(self, payload: Payload, extra: tuple[tuple[str, int], ...]) -> int:
+    def _payload_row(self, payload: Payload, extra: tuple[tuple[str, int | str], ...]) -> int:
         """Return the row of a payload: ranks without a column stand among the fields, so it has one for every set."""
         key = (id(payload), extra)
         index = self._payloads.get(key)
@@ -249,7 +249,7 @@ class EventTable:
             schema=PAYLOAD_SCHEMA,
         )
 
-    def _fields(self, payload: Payload, extra: tuple[tuple[str, int], ...]) -> str:
+    def _fields(self, payload: Payload, extra: tuple[tuple[str, int | str], ...]) -> str:
         """Return the fields as JSON text; payloads read the quick way share one dict."""
         if extra:
             return json.dumps(plain({**payload.fields, **dict(extra)}), ensure_ascii=False)

@@ -43,7 +43,8 @@ class Prefix:
     """What stands before a record: ranks, process and time, as far as the text says so. None means not printed.
 
     ``origin`` joins the parts that name a source but no rank (container, pod, Ray actor, worker name, trace letter),
-    outermost first, with ``/``. ``extra`` holds ranks without a column of their own (ATTN_CP, MOE_DP).
+    outermost first, with ``/``. ``extra`` holds ranks without a column of their own (ATTN_CP, MOE_DP), and the level
+    that a taught prefix names.
     ``peeled`` is False when text stood before the record that is no prefix (a bar, another record's rest):
     the record is then *glued*.
     """
@@ -55,7 +56,7 @@ class Prefix:
     pp_rank: int | None = None
     tp_rank: int | None = None
     ep_rank: int | None = None
-    extra: tuple[tuple[str, int], ...] = ()
+    extra: tuple[tuple[str, int | str], ...] = ()
     peeled: bool = True
 
     @property

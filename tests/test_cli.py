@@ -26,7 +26,8 @@ from conftest import CASE_LOGS, DATA, real_log
 
 import logscope
 import logscope.queries.captures
-from logscope import cli, explain, frames, settings
+from logscope import cli, frames, settings
+from logscope.cli import explain
 from logscope.cli.commands import COMMANDS, GRAMMAR
 from logscope.errors import UsageError
 from logscope.labelled import Labelled

@@ -17,12 +17,12 @@ from conftest import REAL_RUNS, truth
 from pages import ALL, ROOT, anchors, console, kinds, name_of, need_modules, python_problems
 
 import logscope
-from logscope import frames, grammar, prefix
+from logscope import frames, grammar
 from logscope.check import rules
 from logscope.cli import main, session
 from logscope.contract import Contract
 from logscope.diffing.words import CODES
-from logscope.exact import READERS
+from logscope.grammar import READERS, prefixes, proof
 from logscope.model import DURING, PHASES, Accounting
 from logscope.redact import KINDS
 
@@ -235,9 +235,9 @@ def test_events_are_found():
 def test_grammar_keys_are_found():
     """Every key a grammar file may have is explained, and so is every reader."""
     page = text_of("reference/grammars.md")
-    for key in (*grammar._EVENT, *grammar._SAMPLE):
+    for key in (*proof.Event.model_fields, *proof.Shown.model_fields):
         assert f"| `{key}` |" in page, key
-    for key in grammar._TOP:
+    for key in (field.alias or name for name, field in proof.File.model_fields.items()):
         assert re.search(rf"`(?:\[+)?{key}(?:\.NAME)?(?:\]+)?`", page), key
     for reader in READERS:
         assert f"| `{reader}` |" in page, reader
@@ -249,8 +249,8 @@ def test_prefix_forms_are_read():
     assert len(forms) >= 13
     for form in forms:
         line = form.replace("\\|", "|")
-        end, found = prefix.peel(line)
-        assert (line[end:].strip(), found == prefix.NO_PREFIX) == ("", False), form
+        end, found = prefixes.peel(line)
+        assert (line[end:].strip(), found == prefixes.NO_PREFIX) == ("", False), form
 
 
 def test_programs_that_tests_need_are_installed_by_ci():

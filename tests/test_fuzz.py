@@ -26,9 +26,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from logscope import grammar as grammars
-from logscope.anchored import inside_quotes
 from logscope.check import Checker
 from logscope.errors import GrammarError
+from logscope.grammar import inside_quotes
 from logscope.model import ForwardPass, Payload, ServerEvent
 from logscope.parse import Parser
 from logscope.passes import Labeller

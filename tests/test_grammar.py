@@ -141,3 +141,23 @@ def test_anchor_search_finds_every_anchor() -> None:
         assert grammar.find(text) == (25, anchor)
         assert grammar.byte_finder.search(text.encode()) is not None
         assert grammar.undigited_finder.search(text.encode().translate(None, b"0123456789")) is not None
+
+
+def test_values_go_on_with_their_own_list(tmp_path: Path) -> None:
+    """Values without a key belong to the list before them; what stands last decides whether a line is cut."""
+    path = tmp_path / "lists.toml"
+    text = OWN.replace(
+        'reader = "tagged"', 'reader = "pairs"\nlists = ["a", "b"]\nusual = ["a", "d"]\ndecimals = { c = 2 }'
+    )
+    text = text.replace(r"""'MYTAG\[(?P<site>\w+)\]'""", r"""'MYTAG\[moe\]'""").replace(
+        'keys = { n = "norm", vals = "head" }', ""
+    )
+    text = text[: text.index("text =")] + 'text = "MYTAG[moe] a: 1, 2, b: 3, c: 0.5, d: 4"\nevent = "probe"\n'
+    path.write_text(text + "expect = { a = [1, 2], b = [3], c = 0.5, d = 4 }\n", encoding="utf-8")
+    grammar = grammars.load([path])
+    [(_, _, _, payload)] = read(b"MYTAG[moe] a: 1, 2, b: 3, 4, 5, c: 0.25, d: 6", grammar)
+    assert payload.fields == {"a": [1, 2], "b": [3, 4, 5], "c": 0.25, "d": 6}
+    [(_, _, _, payload)] = read(b"MYTAG[moe] a: 1, 2, b: 3, 4, c: 0.2", grammar)
+    assert (payload.intact, payload.fields) == ("cut", {"a": [1, 2], "b": [3, 4], "c": None})
+    [(_, _, _, payload)] = read(b"MYTAG[moe] a: 1, 2, b: 3, 4, c: 0.25", grammar)
+    assert (payload.intact, payload.fields["c"]) == ("partial", 0.25)

@@ -23,7 +23,7 @@ from logscope import grammar as grammars
 from logscope.sources.blocks import Block
 from logscope.cli import main
 from logscope.errors import GrammarError
-from logscope.exact import OVERTIMES, TIME_LIMIT
+from logscope.grammar import OVERTIMES, TIME_LIMIT
 from logscope.model import Accounting, Occurrence
 from logscope.parse import Parser
 from logscope.redact import Redactor
@@ -85,6 +85,9 @@ LONG: dict[str, tuple[Callable[[int], bytes], int]] = {
     "placeholders": (lambda n: b"EAGLE3_DEBUG[x] %" + b"0" * n + b" a=1", 10_000),
     "blanks behind a stamp": (lambda n: STAMP + b" " * n + b"x " + RECORD, 20_000),
     "colours behind a stamp": (lambda n: TORN + b"\n" + STAMP + b"\x1b[0m" * n + b"x\n", 10_000),
+    "hosts and pods": (lambda n: TORN + b"\n" + b"a-1" * n + b"x\n", 20_000),
+    "labels behind a stamp": (lambda n: TORN + b"\n" + STAMP + b" {" + b'a="b", ' * n + b"x\n", 5000),
+    "structured data": (lambda n: TORN + b"\n<1>1 - h a 1 - " + b'[a b="c"]' * n + b"x\n", 5000),
     "prefixes": (lambda n: b"[12:00:00 TP0] " * n + RECORD, 5000),
     "brackets": (lambda n: OPEN + b"[" * n + b"]" * n, 50_000),
     "calls": (lambda n: OPEN + b"f(" * n, 20_000),

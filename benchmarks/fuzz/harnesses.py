@@ -17,12 +17,11 @@ from typing import TYPE_CHECKING, Any
 
 from logscope.contract import load_contract
 from logscope.errors import ContractError, GrammarError, InputError
-from logscope.grammar import Grammar, load, load_file
+from logscope.grammar import Grammar, load, load_file, peel, peel_back
+from logscope.grammar.literals import Unfinished, Unreadable, as_json, read_value
 from logscope.parse import Parser
-from logscope.prefix import peel, peel_back
 from logscope.sources.blocks import Block, Window, cut_blocks
 from logscope.sources.streams import Source, form_of
-from logscope.values import Unfinished, Unreadable, as_json, read_value
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

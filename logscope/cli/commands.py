@@ -391,8 +391,8 @@ _enter_group("grammar", GRAMMAR, _grammar)
 
 def _grammar_list(speaking: Speaking, reading: Reading) -> int:
     """List the grammars that are loaded, with their events."""
+    from logscope.cli.explain import listing
     from logscope.cli.output import show
-    from logscope.explain import listing
 
     return show(listing(reading.grammar or ()), speaking, speaking)
 
@@ -403,9 +403,9 @@ def _grammar_show(
     reading: Reading,
 ) -> int:
     """Print a grammar's file."""
+    from logscope.cli.explain import grammar_text
     from logscope.cli.output import Target, write
     from logscope.cli.session import OK
-    from logscope.explain import grammar_text
 
     write(grammar_text(name, reading.grammar or ()), Target("toml"), speaking)
     return OK
@@ -416,8 +416,8 @@ def _grammar_check(
     speaking: Speaking,
 ) -> int:
     """Load grammar files with all their samples; says where and why one does not load."""
+    from logscope.cli.explain import checked
     from logscope.cli.output import show
-    from logscope.explain import checked
 
     return show(checked(files), speaking, speaking)
 
@@ -428,9 +428,9 @@ def _grammar_explain(
     reading: Reading,
 ) -> int:
     """Say in words how a line is read, or where reading stopped and what was expected."""
+    from logscope.cli.explain import explain_line
     from logscope.cli.output import show
     from logscope.cli.session import say
-    from logscope.explain import explain_line
 
     text = sys.stdin.readline() if line == "-" else line
     report, stops = explain_line(text, reading.grammar or ())
@@ -442,9 +442,9 @@ def _grammar_explain(
 
 def _grammar_snippet(speaking: Speaking) -> int:
     """Print the few lines of Python that make a model print what logscope reads best."""
+    from logscope.cli.explain import snippet
     from logscope.cli.output import Target, target, write
     from logscope.cli.session import OK
-    from logscope.explain import snippet
 
     write(snippet(), target(speaking, {".py": "py"}, ("py",)) if speaking.output else Target("py"), speaking)
     return OK

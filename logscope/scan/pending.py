@@ -14,15 +14,14 @@ from typing import TYPE_CHECKING, Any
 
 import regex
 
-from logscope.anchored import LONGEST_BEFORE, Anchored, inside_quotes
-from logscope.exact import OVERTIMES, TIME_LIMIT
+from logscope.grammar import OVERTIMES, TIME_LIMIT
+from logscope.grammar.literals import as_text
+from logscope.grammar.records import LONGEST_BEFORE, Anchored, inside_quotes
 from logscope.model import NO_PREFIX, Accounting, Payload, Prefix
-from logscope.prefix import peel, peel_back
-from logscope.values import as_text
 
 if TYPE_CHECKING:
-    from logscope.exact import Dialect, Reading
     from logscope.grammar import Grammar
+    from logscope.grammar.records import Dialect, Reading
 
 # How many physical lines a record may wait for what it lacks.
 _PATIENCE = {"tail": 4, "tensor": 24, "traceback": 400}
@@ -174,7 +173,7 @@ class Pending:
             position = search = max(reading.end, after)
         rest = text[position:]
         if self._pending and (rest.strip() or records == 0):
-            end, prefix = peel(rest) if records == 0 else (0, NO_PREFIX)
+            end, prefix = self.grammar.peel(rest) if records == 0 else (0, NO_PREFIX)
             self._offer(rest[end:], prefix, line)
 
     def _would_be(self, text: str, at: int, anchor: str) -> bool:
@@ -202,18 +201,18 @@ class Pending:
         return known
 
     def _peel(self, before: str, anchor: str) -> tuple[int, Prefix]:
-        end, prefix = peel(before)
+        end, prefix = self.grammar.peel(before)
         if not before[end:].strip():
             return 0, prefix
         for dialect in self.grammar.anchors[anchor]:
             # Words that belong to the record though they stand before its anchor: `RuntimeError: `.
             lead = self._lead(dialect, before)
             if lead is not None:
-                end, prefix = peel(before[: lead.start()])
+                end, prefix = self.grammar.peel(before[: lead.start()])
                 if end >= lead.start() or not before[end : lead.start()].strip():
                     return 0, prefix
-                return peel_back(before[: lead.start()])
-        return peel_back(before)
+                return self.grammar.peel_back(before[: lead.start()])
+        return self.grammar.peel_back(before)
 
     def _lead(self, dialect: Dialect, before: str) -> Any:
         """Return where a record's own words before its anchor begin, None when there are none."""
@@ -362,7 +361,7 @@ class Pending:
         return True
 
     def _begin_traceback(self, entry: Found, before: str) -> None:
-        end, _ = peel(before)
+        end, _ = self.grammar.peel(before)
         header = as_text(before[end:]).strip().rstrip(":")
         entry.payload.fields.update(
             process=writer_name(entry.prefix), exception=None, message=None, last_frame=None, header=header or None
@@ -411,7 +410,7 @@ class Pending:
 
     def _end_traceback(self, prefix: Prefix, text: str, mismatch: Payload | None, line: int) -> bool:
         """Take the exception's own line: it ends the traceback that was opened first."""
-        end, _ = peel(text)
+        end, _ = self.grammar.peel(text)
         found = _EXCEPTION.match(text[end:].strip())
         if found is None:
             return False

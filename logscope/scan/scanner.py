@@ -19,9 +19,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import polars as pl
 
-from logscope.anchored import Anchored
+from logscope.grammar.records import Anchored
 from logscope.model import NO_PREFIX, Accounting, Payload, Prefix
-from logscope.prefix import peel
 from logscope.scan.chunk import PAYLOADS, PRINTS, VALUES, Chunk, Lines, columns, value_keys
 from logscope.scan.line_kinds import DIGITS, Template, learn
 from logscope.scan.pending import REMEMBERED, Found, Pending
@@ -364,15 +363,19 @@ class Scanner:
             prefix = Prefix(**values)
         else:
             text = before.decode("latin-1")
-            end, prefix = peel(text)
+            end, prefix = self.grammar.peel(text)
             if text[end:].strip():
                 prefix = None
             elif kind != before and len(before) <= _LONG_LINE and _due(self._before_kinds, kind):
-                learned = learn(text, _peeled)
+                learned = learn(text, self._peeled)
                 if learned is not None:
                     self._before_kinds[kind] = learned
         _remember(known, before, prefix)
         return prefix
+
+    def _peeled(self, probe: str) -> dict[str, Any] | None:
+        end, prefix = self.grammar.peel(probe)
+        return None if probe[end:].strip() else {name: getattr(prefix, name) for name in Prefix.__slots__}
 
     # ------------------------------------------------------------------------------------------------------ accounting
 
@@ -593,11 +596,6 @@ def _due(kinds: dict[bytes, Any], kind: bytes) -> bool:
         return False
     kinds[kind] = seen + 1
     return seen + 1 == _SIGHTINGS
-
-
-def _peeled(probe: str) -> dict[str, Any] | None:
-    end, prefix = peel(probe)
-    return None if probe[end:].strip() else {name: getattr(prefix, name) for name in Prefix.__slots__}
 
 
 def _remember(memory: dict[Any, Any], key: Any, thing: Any) -> None:

@@ -7,20 +7,20 @@ must not know how a host is reached, nor what stands in a log.
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from logscope.sources.blocks import BLOCK_SIZE, LINE_SLACK, Block
 from logscope.errors import UsageError
 from logscope.fetch import Chunk, Options, Spec, cached, parse, remote_follow, ssh_command
-from logscope.sources.blocks import BLOCK_SIZE, LINE_SLACK, Block
-from logscope.sources.inputs import expand
 from logscope.sources.tail import Tail, tail_blocks
+from logscope.sources.inputs import expand
+from logscope.sources.streams import Source
 
 if TYPE_CHECKING:
     import threading
     from collections.abc import Callable, Generator, Iterator
-
-    from logscope.sources.streams import Source
 
 
 def remote_sources(
@@ -28,11 +28,12 @@ def remote_sources(
     options: Options | None = None,
     *,
     limit: int | None = None,
-    warn: Callable[[str], None] = lambda _: None,
+    quiet: bool = False,
 ) -> list[Source]:
     """Bring what is new of ``host:/path`` to the cache; return it as sources that carry the remote name.
 
-    ``path`` of each is the local copy, which :func:`logscope.fetch.origin` knows.
+    ``path`` of each is the local copy, which :func:`logscope.fetch.origin` knows. Where stderr is a terminal it shows
+    how far this has got, unless ``quiet``.
 
     Raises
     ------
@@ -40,13 +41,11 @@ def remote_sources(
         it cannot be brought or read.
 
     """
-    spec = parse(text)
-    if spec is None:
-        raise UsageError(f"'{text}' is not on another host")
+    options = options or Options(ssh=ssh_command(), digest=False)
     sources = []
-    for file in cached(spec, options or Options(ssh=ssh_command(), digest=False), notice=warn):
+    for file in cached(_spec(text), options, terminal=None if quiet else sys.stderr):
         [source] = expand(Path(file.file), limit=limit)
-        source.name = f"{spec.host}:{file.path}"
+        source.name = f"{file.host}:{file.path}"
         # That the log was rotated, and what of it is missing, belongs to the answer.
         source.warnings += file.notices
         sources.append(source)
@@ -61,7 +60,7 @@ def follow_blocks(
     idle: float | None = None,
     warn: Callable[[str], None] = lambda _: None,
 ) -> Iterator[Block | None]:
-    """Yield the lines of a growing remote log as blocks, as :func:`logscope.sources.tail.follow` does for a local one.
+    """Yield the lines of a growing remote log as blocks, as :func:`logscope.follow.follow` does for a local one.
 
     Raises
     ------
@@ -69,11 +68,15 @@ def follow_blocks(
         it cannot be reached or read, at the start.
 
     """
+    chunks = remote_follow(_spec(text), options or Options(ssh=ssh_command()), notice=warn, stop=stop)
+    return tail_blocks(_RemoteTail(chunks, os.fsdecode(text)), 0.0, stop, idle, from_start=True)
+
+
+def _spec(text: str) -> Spec:
     spec = parse(text)
     if spec is None:
         raise UsageError(f"'{text}' is not on another host")
-    chunks = remote_follow(spec, options or Options(ssh=ssh_command()), notice=warn, stop=stop)
-    return tail_blocks(_RemoteTail(chunks, os.fsdecode(text)), 0.0, stop, idle, from_start=True)
+    return spec
 
 
 class _RemoteTail(Tail):

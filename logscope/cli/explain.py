@@ -1,17 +1,18 @@
 """What the grammars know, and how they read one line: the answers behind ``logscope grammar``.
 
 This module is responsible for saying in words what a line is, where reading stopped and what was expected there. It
-must not know how records are read (exact.py, parse.py) nor how a report is shown.
+must not know how records are read (grammar/, parse.py) nor how a report is shown.
 """
 
 from __future__ import annotations
 
 from importlib import resources
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from logscope import grammar as grammars
 from logscope.errors import GrammarError, Message, NothingRecognised, Where, did_you_mean
+from logscope.grammar.prefixes import layers
 from logscope.scan.pending import Pending
 from logscope.report import Column, Report, Table
 
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from logscope.grammar import Grammar, GrammarFile
-    from logscope.model import Occurrence, Payload, Prefix
+    from logscope.model import Occurrence
 
 _INTACT = {
     "whole": "whole",
@@ -30,35 +31,26 @@ _INTACT = {
 
 
 def listing(extra: Iterable[str | Path] = ()) -> Report:
-    """Return the loaded grammars in the order they are asked, with their events."""
+    """Return the loaded grammars in the order they are asked, with their events and prefixes."""
     known = grammars.load(extra)
-    columns = [
-        Column("grammar", always=True),
-        Column("title"),
-        Column("events", align="right", always=True),
-        Column("samples", align="right"),
-        Column("names", "event names"),
-        Column("path"),
-    ]
-    rows = [_row(file) for file in known.files]
-    count = len(known.events)
-    headline = (
-        f"{len(rows)} grammars, {count} events, {sum(row['samples'] for row in rows)} samples, all read as they say."
-    )
-    return Report("grammar list", headline, tables={"grammars": Table(columns, rows)}, facts={"events": known.events})
+    table = _table(known.files)
+    samples = sum(row["samples"] for row in table.rows)
+    headline = f"{len(table.rows)} grammars, {len(known.events)} events, {samples} samples, all read as they say."
+    return Report("grammar list", headline, tables={"grammars": table}, facts={"events": known.events})
 
 
-def _row(file: GrammarFile) -> dict[str, Any]:
-    """Return one grammar as a row."""
-    names = list(dict.fromkeys(dialect.event for dialect in file.dialects))
-    return {
-        "grammar": file.name,
-        "title": file.title,
-        "events": len(names),
-        "samples": len(file.samples),
-        "names": names,
-        "path": file.path,
-    }
+def _table(files: list[GrammarFile]) -> Table:
+    """Return grammars as a table."""
+    columns = [Column("grammar", always=True), Column("title"), Column("events", align="right", always=True)]
+    columns += [Column("samples", align="right"), Column("names", "event names"), Column("prefixes"), Column("path")]
+    rows = []
+    for file in files:
+        names = list(dict.fromkeys(dialect.event for dialect in file.dialects))
+        prefixes = [form.name for form in file.prefixes]
+        numbers = {"events": len(names), "samples": len(file.samples)}
+        rows.append({"grammar": file.name, "title": file.title, **numbers, "names": names, "path": file.path})
+        rows[-1]["prefixes"] = prefixes or None
+    return Table([column for column in columns if any(row[column.name] is not None for row in rows)], rows)
 
 
 def grammar_text(name: str, extra: Iterable[str | Path] = ()) -> str:
@@ -88,12 +80,10 @@ def checked(paths: Iterable[str | Path]) -> Report:
     """
     files = [grammars.load_file(path) for path in paths]
     grammars.load(paths)
-    rows = [_row(file) for file in files]
-    columns = [Column("grammar", always=True), Column("events", align="right"), Column("samples", align="right")]
-    columns += [Column("names", "event names"), Column("path", always=True)]
-    total = sum(row["samples"] for row in rows)
+    table = _table(files)
+    total = sum(row["samples"] for row in table.rows)
     headline = f"{total} sample{'' if total == 1 else 's'} read as they say: {', '.join(map(str, paths))}"
-    return Report("grammar check", headline, tables={"grammars": Table(columns, rows)})
+    return Report("grammar check", headline, tables={"grammars": table})
 
 
 def snippet() -> str:
@@ -148,48 +138,42 @@ def _sentence(known: Grammar, data: bytes, one: Occurrence) -> str:
     _, offset, prefix, payload = one
     if payload.kind != "event":
         return f"text at column {_column(data, offset)} that is no record: {payload.reason or payload.kind}"
-    site = f" of site {payload.site}" if payload.site else ""
-    sources = " and ".join(dict.fromkeys(_sources(known, data, offset, payload)))
-    glued = ", glued to the text before it" if not prefix.peeled else ""
-    by = f" by {sources}" if sources else ""
-    return f"{payload.event}{site} at column {_column(data, offset)}{glued}, read{by}: {_INTACT[payload.intact]}"
-
-
-def _sources(known: Grammar, data: bytes, offset: int, payload: Payload) -> list[str]:
-    """Return the grammars whose dialects of this event begin with the anchor that stands there."""
     text = data[offset:].decode("latin-1")
-    return [
+    sources = [
         file.name
         for file in known.files
         for dialect in file.dialects
-        if dialect.event == payload.event and any(text.startswith(anchor) for anchor in dialect.anchors)
+        if dialect.event == payload.event and text.startswith(dialect.anchors)
     ]
+    site = f" of site {payload.site}" if payload.site else ""
+    glued = ", glued to the text before it" if not prefix.peeled else ""
+    taught = _taught(known, data[:offset])
+    by = f" by {' and '.join(dict.fromkeys(sources))}" if sources else ""
+    where = f"{payload.event}{site} at column {_column(data, offset)}{taught}{glued}"
+    return f"{where}, read{by}: {_INTACT[payload.intact]}"
+
+
+def _taught(known: Grammar, before: bytes) -> str:
+    """Name the taught prefixes that a text begins with."""
+    taught = [f"'{form.name}'" for form, _ in layers(before.decode("latin-1"), 0, known.prefixes) if form.taught]
+    return f", behind the prefix {' and '.join(taught)}" if taught else ""
 
 
 def _fields(one: Occurrence) -> Table:
     """Return all that was read of a record: first what stood before it, then its columns, then its other fields."""
     _, _, prefix, payload = one
-    rows = [{"field": name, "value": value, "from": "prefix"} for name, value in _prefix(prefix)]
-    columns = {
-        "role": payload.role,
-        "layer": payload.layer,
-        "shape": None if payload.shape is None else list(payload.shape),
-        "rows": payload.rows,
-        "width": payload.width,
-        "norm": payload.norm,
-        "head": None if payload.head is None else list(payload.head),
-        "capture_hidden_mode": payload.mode,
-    }
-    rows += [{"field": name, "value": value, "from": "column"} for name, value in columns.items() if value is not None]
+    before = ("time", "origin", "pid", "dp_rank", "pp_rank", "tp_rank", "ep_rank")
+    columns = ("role", "layer", "shape", "rows", "width", "norm", "head", "mode")
+    said = [(name, getattr(prefix, name), "prefix") for name in before]
+    said += [(name, value, "prefix") for name, value in prefix.extra]
+    said += [("capture_hidden_mode" if name == "mode" else name, getattr(payload, name), "column") for name in columns]
+    rows = [
+        {"field": name, "value": list(value) if isinstance(value, tuple) else value, "from": source}
+        for name, value, source in said
+        if value is not None
+    ]
     rows += [{"field": name, "value": value, "from": "field"} for name, value in payload.fields.items()]
     return Table([Column("field", always=True), Column("value", always=True), Column("from")], rows, payload.event)
-
-
-def _prefix(prefix: Prefix) -> list[tuple[str, Any]]:
-    """Return what a prefix says."""
-    names = ("time", "origin", "pid", "dp_rank", "pp_rank", "tp_rank", "ep_rank")
-    said = [(name, getattr(prefix, name)) for name in names]
-    return [(name, value) for name, value in [*said, *prefix.extra] if value is not None]
 
 
 def _stop(data: bytes, one: Occurrence) -> Message:
@@ -217,7 +201,7 @@ def _why_nothing(known: Grammar, data: bytes, records: list[Occurrence], parser:
         return Message(
             "no record in this line",
             Where("line", 1, 1, text, max(1, len(text))),
-            why="none of the texts a record begins with stands in it",
+            why="none of the texts a record begins with stands in it" + _taught(known, data),
             help=f"records begin with {anchors} ... ('logscope grammar list' shows all events);\n"
             "a grammar of your own adds others",
         )

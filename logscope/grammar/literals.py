@@ -17,19 +17,28 @@ from typing import Any
 
 MAX_DEPTH = 40
 
-_NUMBER = re.compile(r"[-+]?(?:\d[\d_]*\.?\d*|\.\d+)(?:[eE][-+]?\d+)?")
+_NUMBER_FORM = r"[-+]?(?:\d[\d_]*\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
+_NON_FINITE_FORM = r"[-+]?(?i:nan|inf|infinity)\b"
+_NUMBER = re.compile(_NUMBER_FORM)
 _INTEGER = re.compile(r"[-+]?\d+")
-_NON_FINITE = re.compile(r"[-+]?(?:nan|inf|infinity)\b", re.IGNORECASE)
+_NON_FINITE = re.compile(_NON_FINITE_FORM)
 _WORD = re.compile(r"[^\s,()\[\]{}<>'\"=]+")
 _NAME = re.compile(r"[A-Za-z_][\w.]*")
-_KEYWORD = re.compile(r"([A-Za-z_]\w*)\s*=(?!=)")
 _BLANK = re.compile(r"\s*")
 _STRING = re.compile(r"(?:[rbuRBU]{0,2})('(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\")", re.DOTALL)
 _STRING_OPEN = re.compile(r"[rbuRBU]{0,2}['\"]")
 _ESCAPE = re.compile(r"\\(?:x([0-9a-fA-F]{2})|u([0-9a-fA-F]{4})|U([0-9a-fA-F]{8})|([0-7]{1,3})|(.))", re.DOTALL)
 _SIMPLE = {"n": "\n", "t": "\t", "r": "\r", "0": "\0", "a": "\a", "b": "\b", "f": "\f", "v": "\v", "\n": ""}
+_BRACKET_OR_QUOTE = re.compile(r"[\[\](){}'\"]")
+_ANGLE = re.compile(r"[<>]")
+# What stands inside a tensor's text. A number that begins with its point is the rest of a longer one.
+_IN_TENSOR = re.compile(
+    r"(?P<bracket>[\[\]()])|(?P<blank>[ ,\n\r\t]+|\.\.\.)|(?P<keyword>[A-Za-z_]\w*\s*=(?!=))"
+    rf"|(?P<number>(?!\.)(?:{_NON_FINITE_FORM}|{_NUMBER_FORM}))|(?P<constant>(?:True|False|None)(?![\w.]))"
+)
 _CONSTANTS = {"True": True, "False": False, "None": None}
 _CLOSING = {"[": "]", "(": ")", "{": "}"}
+_CONTAINERS = {"[": "list", "(": "tuple", "{": "dict"}
 # An int with more digits than this stays text: Python refuses to convert thousands of digits, JSON readers many more.
 _MAX_DIGITS = 300
 
@@ -54,16 +63,10 @@ class Unreadable(Exception):  # noqa: N818 - caught by the reader of the record,
 
 @dataclass(slots=True)
 class TensorText:
-    """A printed ``tensor(...)``: its numbers in order as far as printed, and its keywords (device, dtype, size).
-
-    ``elided`` is True when the print left values out (``...``). ``texts`` are the numbers as printed, for their
-    resolution.
-    """
+    """A printed ``tensor(...)``: its numbers in order, and as printed, for their resolution."""
 
     numbers: list[float]
     texts: list[str]
-    keywords: dict[str, Any]
-    elided: bool = False
 
 
 @dataclass(slots=True)
@@ -193,24 +196,19 @@ def _unescape(found: re.Match[str]) -> str:
 def _read_object(source: str, at: int) -> Value:
     """``<CaptureHiddenMode.FULL: 2>``, ``<class 'torch.Tensor'>``: kept as text, brackets included."""
     depth = 0
-    for index in range(at, len(source)):
-        char = source[index]
-        if char == "<":
-            depth += 1
-        elif char == ">":
-            depth -= 1
-            if depth == 0:
-                return Value(as_text(source[at : index + 1]), "object", at, index + 1)
+    for found in _ANGLE.finditer(source, at):
+        depth += 1 if found[0] == "<" else -1
+        if depth == 0:
+            return Value(as_text(source[at : found.end()]), "object", at, found.end())
     raise Unfinished(len(source), "an object in angle brackets")
 
 
 def _read_call(source: str, at: int, name: str, opening: int, depth: int) -> Value:
     """``torch.Size([21, 7168])`` is a list, ``tensor(...)`` a TensorText, any other call keeps its text."""
     last = name.rpartition(".")[2]
-    if last in ("tensor", "Tensor", "Parameter"):
-        if depth < MAX_DEPTH:
-            return _read_tensor(source, at, opening, depth)
-    elif last == "Size" and depth < MAX_DEPTH:
+    if depth < MAX_DEPTH and last in ("tensor", "Tensor", "Parameter"):
+        return _read_tensor(source, at, opening, depth)
+    if depth < MAX_DEPTH and last == "Size":
         inner = _read_container(source, opening, depth)
         value = inner.value
         if isinstance(value, list) and len(value) == 1 and isinstance(value[0], list):
@@ -224,71 +222,52 @@ def _skip(source: str, opening: int) -> int:
     """Return the end of a bracketed text, minding quotes; linear, whatever the depth."""
     stack: list[str] = []
     index = opening
-    length = len(source)
-    while index < length:
-        char = source[index]
-        if char in "[({":
+    while (found := _BRACKET_OR_QUOTE.search(source, index)) is not None:
+        char, index = found[0], found.end()
+        if char in "'\"":
+            quoted = _STRING.match(source, found.start())
+            if quoted is None:
+                raise Unfinished(len(source), "a quoted text")
+            index = quoted.end()
+        elif char in _CLOSING:
             stack.append(_CLOSING[char])
-        elif char in "])}":
-            if not stack or stack.pop() != char:
-                raise Unreadable(index, f"'{stack[-1] if stack else ','}'")
-            if not stack:
-                return index + 1
-        elif char in "'\"":
-            found = _STRING.match(source, index)
-            if found is None:
-                raise Unfinished(length, "a quoted text")
-            index = found.end()
-            continue
-        index += 1
-    raise Unfinished(length, "brackets")
+        elif char != (wanted := stack.pop()):
+            raise Unreadable(found.start(), f"'{wanted}'")
+        elif not stack:
+            return index
+    raise Unfinished(len(source), "brackets")
 
 
 def _read_container(source: str, at: int, depth: int) -> Value:
     """Read lists and tuples as lists, dicts as dicts (keys as text), sets as lists."""
     opening = source[at]
-    closing = _CLOSING[opening]
+    closing, kind = _CLOSING[opening], _CONTAINERS[opening]
     if depth >= MAX_DEPTH:
         end = _skip(source, at)
         return Value(as_text(source[at:end]), "text", at, end)
     items: list[Any] = []
-    pairs: dict[str, Any] | None = None
+    pairs: dict[str, Any] = {}
     elided = False
-    index = at + 1
-    while True:
-        index = _after_blanks(source, index)
-        if index >= len(source):
-            raise Unfinished(index, _inside(opening))
-        if source[index] == closing:
-            break
+    index = _next_item(source, at + 1, kind)
+    while source[index] != closing:
         if source.startswith("...", index):
-            elided = True
-            index += 3
+            elided, index = True, index + 3
         else:
             item = read_value(source, index, depth=depth + 1)
             index = _after_blanks(source, item.end)
             if opening == "{" and source.startswith(":", index):
-                if pairs is None:
-                    pairs = {}
-                index = _after_blanks(source, index + 1)
-                value = read_value(source, index, depth=depth + 1)
-                pairs[str(item.value)] = value.value
-                index = value.end
+                value = read_value(source, _after_blanks(source, index + 1), depth=depth + 1)
+                pairs[str(item.value)], index = value.value, value.end
             else:
                 items.append(item.value)
-                index = item.end
-        index = _after_blanks(source, index)
-        if index >= len(source):
-            raise Unfinished(index, _inside(opening))
+        index = _next_item(source, index, kind)
         if source[index] == ",":
-            index += 1
+            index = _next_item(source, index + 1, kind)
         elif source[index] != closing:
             raise Unreadable(index, f"',' or '{closing}'")
     if elided:
         items.append("...")
-    if opening == "{":
-        return Value(items or pairs or {}, "dict", at, index + 1)
-    return Value(items, "list" if opening == "[" else "tuple", at, index + 1)
+    return Value(items or pairs if kind == "dict" else items, kind, at, index + 1)
 
 
 def _after_blanks(source: str, at: int) -> int:
@@ -296,59 +275,35 @@ def _after_blanks(source: str, at: int) -> int:
     return found.end() if found is not None else at
 
 
-def _inside(opening: str) -> str:
-    return {"[": "a list", "(": "a tuple", "{": "a dict"}[opening]
+def _next_item(source: str, at: int, kind: str) -> int:
+    """Return where the next item or the end of a container stands. Raises Unfinished when the text ends before it."""
+    index = _after_blanks(source, at)
+    if index >= len(source):
+        raise Unfinished(index, f"a {kind}")
+    return index
 
 
 def _read_tensor(source: str, at: int, opening: int, depth: int) -> Value:
     """Read the text of a tensor's repr, over as many lines as it takes; nan and inf are numbers."""
-    numbers: list[float] = []
-    texts: list[str] = []
-    keywords: dict[str, Any] = {}
-    elided = False
-    level = 1
-    index = opening + 1
-    length = len(source)
-    while index < length:
-        char = source[index]
-        if char in "[(":
-            level += 1
-            index += 1
-        elif char in "])":
-            level -= 1
-            index += 1
+    tensor = TensorText([], [])
+    level, index = 1, opening + 1
+    while (found := _IN_TENSOR.match(source, index)) is not None:
+        kind, text, index = found.lastgroup, found[0], found.end()
+        if kind == "bracket":
+            level += 1 if text in "[(" else -1
             if level == 0:
-                return Value(TensorText(numbers, texts, keywords, elided), "tensor", at, index)
-        elif char in " ,\n\r\t":
-            index += 1
-        elif char == ".":
-            if not source.startswith("...", index):
-                raise Unreadable(index, "a number")
-            elided = True
-            index += 3
-        else:
-            keyword = _KEYWORD.match(source, index)
-            if keyword is not None:
-                value = read_value(source, keyword.end(), depth=depth + 1)
-                keywords[keyword[1]] = value.value
-                index = value.end
-                continue
-            found = _NON_FINITE.match(source, index) or _NUMBER.match(source, index)
-            if found is None:
-                word = _NAME.match(source, index)
-                if word is None or word[0] not in _CONSTANTS:
-                    raise Unreadable(index, "a number")
-                index = word.end()
-                continue
-            if found.end() >= length:
-                break
-            number = float(found[0].replace("_", ""))
-            if math.isinf(number) and found.re is _NUMBER:
-                raise Unreadable(index, "a number a tensor can hold")
-            numbers.append(number)
-            texts.append(found[0])
-            index = found.end()
-    raise Unfinished(length, "a tensor")
+                return Value(tensor, "tensor", at, index)
+        elif kind == "keyword":
+            index = read_value(source, index, depth=depth + 1).end
+        elif kind == "number" and index < len(source):
+            number = float(text.replace("_", ""))
+            if math.isinf(number) and "n" not in text.lower():
+                raise Unreadable(found.start(), "a number a tensor can hold")
+            tensor.numbers.append(number)
+            tensor.texts.append(text)
+    if index < len(source):
+        raise Unreadable(index, "a number")
+    raise Unfinished(len(source), "a tensor")
 
 
 def as_json(value: Any) -> Any:
