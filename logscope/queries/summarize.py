@@ -302,7 +302,7 @@ class Summarize:
                     "graphs": self._graphs.words(segment),
                     "writers": segment.writers,
                     "writers_evidence": segment.writers_evidence,
-                    "version": known.era if known is not None else None,
+                    "version": None if known is None else known.release or known.era,
                     "version_evidence": known.how if known is not None else None,
                     "ready": segment.ready_line,
                     "server_args_line": segment.server_args_line,
