@@ -46,6 +46,8 @@ _PAIR_KEY = regex.compile(r"\s*+([^:=,\s]++(?:\s++[^:=,\s]++)*+)\s*+(?::(?=\s|$|
 _PAIR_NUMBER = regex.compile(
     r"([-+]?(?:nan|inf)\b|[-+]?(?:\d++\.?+\d*+|\.\d++)(?:[eE][-+]?\d++)?)(?:\s?(%|[A-Za-z][\w/]*+))?$"
 )
+# A number with its bounds: `4.22 [4.05, 4.39]`.
+_PAIR_SPAN = regex.compile(r"(\d++(?:\.\d*+)?+) \[(\d++(?:\.\d*+)?+), (\d++(?:\.\d*+)?+)\]")
 _PAIR_END = regex.compile(r",(?=\s|$)|\.(?=\s|$)")
 _SEPARATOR = regex.compile(r"[:=]")
 _REPEATED_WORDS = "[repeated "
@@ -570,6 +572,7 @@ def _pairs(dialect: Dialect, text: str, at: int, limit: int) -> Reading | None:
         if printed is not None:
             fields[name] = _typed(dialect, name, printed)
     units: dict[str, str] = {}
+    ranges: dict[str, list[Any]] = {}
     words = text.rfind(_REPEATED_WORDS, at, limit)
     repeated = _REPEATED.match(text, words, limit) if words >= 0 else None
     if repeated is not None:
@@ -610,6 +613,19 @@ def _pairs(dialect: Dialect, text: str, at: int, limit: int) -> Reading | None:
             position = value.end
             continue
         printed = text[key.end() : stop].strip()
+        span = _PAIR_SPAN.match(text, key.end(), limit, partial=True) if " [" in printed else None
+        if span is not None and span.partial:
+            fields[name] = None
+            payload.intact, payload.reason = "cut", f"the text ends inside the bounds of '{printed_key}'"
+            payload.column = key.end() - at
+            position = limit
+            break
+        if span is not None:
+            fields[name] = _typed(dialect, name, span[1])
+            ranges[name] = [_typed(dialect, name, span[2]), _typed(dialect, name, span[3])]
+            last, last_printed = name, span[0]
+            position = span.end()
+            continue
         if name in dialect.lists:
             fields[name] = [_typed(dialect, name, printed)] if printed else []
         elif name not in fields:
@@ -618,6 +634,8 @@ def _pairs(dialect: Dialect, text: str, at: int, limit: int) -> Reading | None:
         position = stop
     if units:
         fields["units"] = units
+    if ranges:
+        fields["ranges"] = ranges
     missing = [name for name in dialect.usual if name not in fields]
     if payload.intact == "whole" and missing:
         _judge_pairs(dialect, payload, text, at, (position, limit), last, last_printed, missing)
