@@ -352,9 +352,8 @@ class Answer:
                 report.notes.append(f"{count(ranges.dropped, 'line')} behind the last listed range of accept rate")
         if rows:
             caption = (
-                "A = len/(s+1), B = len/N, C = (len-1)/(N-1), D = (len-2)/(N-1), with s draft steps and N draft tokens a"
-                " round; "
-                "A|B cannot be told apart, ambiguous fits more than one"
+                "A = len/(s+1), B = len/N, C = (len-1)/(N-1), D = (len-2)/(N-1), with s draft steps and N draft tokens"
+                " a round; A|B cannot be told apart, ambiguous fits more than one"
             )
             columns = [
                 Column("file"),

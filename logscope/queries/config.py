@@ -380,9 +380,13 @@ def _start_rows(life: Life) -> list[dict[str, Any]]:
     pools: dict[str, int] = {}
     for start in life.starts:
         if start.event == "kv_cache":
-            pools[start.process] = pools.get(start.process, 0) + 1
-            role = "draft" if pools[start.process] > 1 else "target"
-            grouped.setdefault((f"KV cache of the {role}", _pool_words(start.payload.fields)), []).append(start)
+            label = str(start.payload.fields.get("label", "")).lower()
+            if not label:
+                pools[start.process] = pools.get(start.process, 0) + 1
+            # Pools with a name are the target's, one beside the other (Full, SWA), but for the one named so.
+            role = "draft" if label == "draft" or (not label and pools[start.process] > 1) else "target"
+            what = f"KV cache of the {role}" + (f" ({label})" if label not in ("", "draft") else "")
+            grouped.setdefault((what, _pool_words(start.payload.fields)), []).append(start)
         elif start.event == "graph_capture_end":
             grouped.setdefault(("graph capture", _graph_name(start)), []).append(start)
     ended = {value for what, value in grouped if what == "graph capture"}

@@ -58,6 +58,8 @@ ERRORS = {
     "watchdog_timeout": "watchdog timeout",
     "collective_timeout": "timeout of a collective",
     "sigquit": "child process died",
+    "child_crashed": "child process crashed",
+    "health_check_failed": "health check failed",
     "nan_logits_warning": "NaN in the logits",
     "invalid_tree_warning": "invalid draft tree",
     "retract": "requests retracted for want of memory",

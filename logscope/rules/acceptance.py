@@ -75,6 +75,10 @@ def _stretch_words(stretch: Stretch, series: Series) -> str:
     return f"{where}{since}: {share}, about {stretch.rounds:,.0f} rounds{interval}{brief}"
 
 
+def _bonus(stretch: Stretch) -> str:
+    return "bonus token" if stretch.length < _ONE else "bonus tokens"
+
+
 def _brief(stretch: Stretch) -> Severity | None:
     """Return ``note`` for a single short line: a few rounds may be lucky or unlucky."""
     return "note" if stretch.lines < 2 else None
@@ -92,7 +96,7 @@ class NothingAccepted(_Acceptance):
                 f" {count(longest.lines, 'line')}.",
                 Place(key.file, longest.first_line),
                 severity=_brief(longest),
-                expected=f"above {longest.length:.2f} ({longest.length:.2f} is the bonus token{'s' * (longest.length > _ONE)} alone)",
+                expected=f"above {longest.length:.2f} ({longest.length:.2f} is the {_bonus(longest)} alone)",
                 actual=f"{longest.length:.2f}",
                 evidence=where,
                 help="if the hidden states are consistent, look at the vocabulary map (d2t) or the draft's weights",
