@@ -108,6 +108,21 @@ _STATISTICS: Mapping[str, int] = {
     "fwd+idle occupancy": 21,
 }
 
+# Events whose lines can say which release wrote them, or which classes it loaded.
+SIGNS: frozenset[str] = frozenset(
+    {
+        "decode_stats",
+        "graph_capture_begin",
+        "graph_capture_end",
+        "graph_replay",
+        "kv_cache",
+        "kv_cache_bound",
+        "kv_sizing",
+        "load_weight_end",
+        "prefill_stats",
+    }
+)
+
 # Targets that capture before the layer an id names: DeepSeek's class, what inherits from it or wraps it, and one class
 # that does the same. All others capture before id + 1, so a class that is not here follows the rule.
 ID_ITSELF: frozenset[str] = frozenset(

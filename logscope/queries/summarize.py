@@ -39,7 +39,7 @@ from logscope.queries.tally import Tally
 from logscope.queries.widths import WidthErrors
 from logscope.queries.words import and_list, axes, count, layer_list, most_common, source_name, span, width_words
 from logscope.report import Column, Context, Item, Report, Table
-from logscope.versions import EraWatch
+from logscope.versions import SIGNS, EraWatch
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -211,10 +211,8 @@ class Summarize:
         elif event in ERRORS:
             self._errors.see(item)
             self._note_trouble(item)
-        elif event in ("load_weight_end", "kv_cache", "graph_capture_begin"):
-            era = self._eras.get((item.file, item.segment))
-            if era is not None:
-                era.server(payload)
+        if event in SIGNS and (era := self._eras.get((item.file, item.segment))) is not None:
+            era.server(payload)
 
     def _note_trouble(self, item: ServerEvent) -> None:
         payload = item.payload
