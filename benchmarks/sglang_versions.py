@@ -130,7 +130,8 @@ class Reader:
 
     def _lines(self, name: str, tree: ast.AST) -> None:
         wanted = {text for text in texts(tree) if self._wanted.search(text)}
-        for node in ast.walk(tree):
+        statistics = any(text.startswith(STATISTICS) for text in wanted)
+        for node in ast.walk(tree) if statistics else ():
             if isinstance(node, ast.FunctionDef):
                 here = texts(node)
                 if any(text.startswith(STATISTICS) for text in here):

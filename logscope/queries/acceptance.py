@@ -351,9 +351,10 @@ class Answer:
             if ranges.dropped:
                 report.notes.append(f"{count(ranges.dropped, 'line')} behind the last listed range of accept rate")
         if rows:
+            uno = ", D = (len-2)/(N-1)" if any(row["definition"] == "D" for row in rows) else ""
             caption = (
-                "A = len/(s+1), B = len/N, C = (len-1)/(N-1), D = (len-2)/(N-1), with s draft steps and N draft tokens"
-                " a round; A|B cannot be told apart, ambiguous fits more than one"
+                f"A = len/(s+1), B = len/N, C = (len-1)/(N-1){uno}, with s draft steps and N draft tokens a round; "
+                "A|B cannot be told apart, ambiguous fits more than one"
             )
             columns = [
                 Column("file"),
