@@ -137,6 +137,8 @@ class _Life:
             "segment": self.scene.segment.number,
             "sglang": era.era,
             "sglang_known_by": era.how,
+            "sglang_release": era.release,
+            "layers_read_as": [reading.why for reading in self.scene.readings],
             "target_passes": self.passes[0],
             "draft_passes": self.passes[1],
         }
@@ -205,7 +207,9 @@ class Checker:
         self.contract = None if contract is None else load_contract(contract)
         self.codes = _chosen(select, ignore)
         self._given = (
-            None if sglang_version is None else Known(parse_version(sglang_version), "given by --sglang-version")
+            None
+            if sglang_version is None
+            else Known(parse_version(sglang_version), "given by --sglang-version", sglang_version)
         )
         self._lives: dict[str, _Life] = {}
         self._done: list[_Outcome] = []

@@ -23,7 +23,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from logscope.errors import ContractError, Where, did_you_mean
 from logscope.model import ForwardPass, states
 from logscope.report import Column, Report, Table
-from logscope.versions import ERA_WORDS, NEW, OLD, Era, default_layers, shift_of
+from logscope.versions import ERA_WORDS, ID_ITSELF, NEW, OLD, Era, default_layers, shift_of
 
 if TYPE_CHECKING:
     import os
@@ -39,11 +39,16 @@ _Layers = tuple[Annotated[int, Field(strict=True)], ...]
 
 
 class Reading(NamedTuple):
-    """One way to read a contract's layers as printed numbers, and when it holds (None: always)."""
+    """One way to read a contract's layers as printed numbers, and when it holds.
+
+    ``era`` is None where it holds in every version, ``when`` says the same in words, with the kind of target where the
+    log does not tell it; ``why`` is the rule it follows.
+    """
 
     layers: tuple[int, ...]
     era: Era | None
     why: str
+    when: str = "every version"
 
 
 class Contract(BaseModel):
@@ -106,7 +111,7 @@ class Contract(BaseModel):
     @model_validator(mode="after")
     def _agrees(self) -> Contract:
         if self.aux_layers is not None and self.aux_layer_ids is not None:
-            possible = {reading.layers for reading in self._by_ids(self.aux_layer_ids, None)}
+            possible = {reading.layers for reading in _by_ids(self.aux_layer_ids, None, None)}
             if self.aux_layers not in possible:
                 raise ValueError(
                     f"aux_layers {list(self.aux_layers)} is no reading of aux_layer_ids {list(self.aux_layer_ids)}"
@@ -134,26 +139,12 @@ class Contract(BaseModel):
     def readings(self, era: Era | None = None, target_type: str | None = None) -> tuple[Reading, ...]:
         """Return what the contract asks for as printed layers.
 
-        One reading when it is unambiguous or ``era`` is known; two, the older first, when config ids mean different
-        layers on the two sides of the version border; none when the contract names no layers.
+        One reading when it is unambiguous; two, id + 1 first, when config ids mean different layers and the log tells
+        not enough: the version (``era``), or the target's class; none when the contract names no layers.
         """
         if self.aux_layers is not None:
             return (Reading(self.aux_layers, None, "printed layer numbers"),)
-        if not self.aux_layer_ids:
-            return ()
-        both = self._by_ids(self.aux_layer_ids, target_type)
-        if both[0].layers == both[1].layers:
-            return (Reading(both[0].layers, None, "config ids + 1, in every version"),)
-        return both if era is None else tuple(reading for reading in both if reading.era == era)
-
-    @staticmethod
-    def _by_ids(ids: tuple[int, ...], target_type: str | None) -> tuple[Reading, Reading]:
-        def reading(era: Era) -> Reading:
-            shift = shift_of(ids, era, target_type)
-            why = f"{ERA_WORDS[era]}: {'config ids + 1' if shift else 'the config ids themselves'}"
-            return Reading(tuple(sorted({one + shift for one in ids})), era, why)
-
-        return reading(OLD), reading(NEW)
+        return _by_ids(self.aux_layer_ids, era, target_type) if self.aux_layer_ids else ()
 
     def to_toml(self) -> str:
         """Return it as a TOML file that :func:`load_contract` reads back to an equal contract."""
@@ -166,6 +157,31 @@ class Contract(BaseModel):
             text = json.dumps(list(value) if isinstance(value, tuple) else value, ensure_ascii=False)
             lines.append(f"{name} = {text}".replace("\x7f", "\\u007F"))
         return "\n".join(lines) + "\n"
+
+
+def _by_ids(ids: tuple[int, ...], era: Era | None, target_type: str | None) -> tuple[Reading, ...]:
+    """Return what config ids can mean: id + 1 is the rule, the id itself the exception of one family since 0.5.13."""
+
+    def layers(shift: int) -> tuple[int, ...]:
+        return tuple(sorted({one + shift for one in ids}))
+
+    if shift_of(ids, NEW, itself=True):
+        return (Reading(layers(1), None, "config ids + 1, in every version"),)
+    if target_type is not None and target_type not in ID_ITSELF:
+        why = f"a target of class {target_type}: config ids + 1, in every version"
+        return (Reading(layers(1), None, why, f"every version with {target_type}"),)
+    old, new = ERA_WORDS[OLD], ERA_WORDS[NEW]
+    if era == OLD:
+        return (Reading(layers(1), OLD, f"{old}: config ids + 1", old),)
+    if target_type is not None:
+        taken = Reading(layers(0), NEW, f"{new}, a target of class {target_type}: the config ids themselves", new)
+        return (taken,) if era == NEW else (Reading(layers(1), OLD, f"{old}: config ids + 1", old), taken)
+    family = "a DeepSeek target from SGLang 0.5.13 on"
+    rule = "no DeepSeek target" if era == NEW else f"{old}, or no DeepSeek target"
+    return (
+        Reading(layers(1), None if era == NEW else OLD, f"{rule}: config ids + 1", rule),
+        Reading(layers(0), NEW, f"{family}: the config ids themselves", family),
+    )
 
 
 def load_contract(source: str | os.PathLike[str] | Mapping[str, Any] | Contract) -> Contract:
@@ -421,7 +437,7 @@ def show(contract: Contract, *, era: Era | None = None, target_type: str | None 
     )
     readings = contract.readings(era, target_type)
     for reading in readings:
-        layers.rows.append({"layers": list(reading.layers), "when": reading.era or "every version", "why": reading.why})
+        layers.rows.append({"layers": list(reading.layers), "when": reading.when, "why": reading.why})
     notes = []
     if not readings:
         depth = contract.target_num_hidden_layers
@@ -429,8 +445,8 @@ def show(contract: Contract, *, era: Era | None = None, target_type: str | None 
         notes.append(f"it names no layers; SGLang then captures 2, n/2 and n - 3 of a target with n layers{example}")
     if len(readings) > 1:
         notes.append(
-            "the same ids mean other layers on the two sides of SGLang 0.5.13, and no log line says so:"
-            " give --sglang-version, or write aux_layers"
+            "the same ids mean other layers to targets of the DeepSeek family from SGLang 0.5.13 on, and no log line"
+            " says so: write aux_layers"
         )
     report = Report("contract", _headline(contract, readings), notes=notes)
     report.tables = {"contract": fields, "layers": layers}

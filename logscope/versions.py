@@ -1,12 +1,13 @@
-"""Which SGLang wrote a log, as far as one question needs it: what a draft's config ids mean as printed layers.
+"""Which SGLang wrote a log, and what a draft's config ids mean there as printed layers.
 
-This module is responsible for the table of what changed at one version border and for reading the era of a segment
-from what it prints. It must not know contracts or rules.
+This module is responsible for the signs by which a release is told from a log, and for the rule of layer ids. It must
+not know contracts or rules.
 
-SGLang captures *before* a decoder layer, and prints that layer's number. Up to 0.5.12 a config id meant "the output of
-this layer", so it was captured before ``id + 1``. From 0.5.13 on (sgl-project/sglang pull request 25454) targets of the
-DeepSeek family capture before the layer the id names, unless the first id is 1, the sign of a checkpoint that was
-trained for the old meaning. The other families kept ``id + 1``. docs/explanation/versions.md has the whole story.
+SGLang captures *before* a decoder layer, and prints that layer's number. A config id means "the output of this layer",
+so it is captured before ``id + 1``: by every target class up to 0.5.12, and by every class but one family since. From
+0.5.13 on (sgl-project/sglang pull request 25454) targets of the DeepSeek family capture before the layer the id names,
+unless the first id is 1, the sign of a checkpoint that was trained for the old meaning. docs/explanation/versions.md
+has the whole story.
 """
 
 from __future__ import annotations
@@ -17,59 +18,114 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 from logscope.errors import UsageError
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from logscope.model import Payload, Segment
 
 Era: TypeAlias = Literal["until 0.5.12", "from 0.5.13"]
 OLD: Era = "until 0.5.12"
 NEW: Era = "from 0.5.13"
-BORDER = (0, 5, 13)
 # How an era is put into a sentence.
 ERA_WORDS: dict[Era, str] = {OLD: "SGLang up to 0.5.12", NEW: "SGLang from 0.5.13 on"}
 
-# Options of server_args that were there before the border and never after it, and the other way round. Taken from the
-# option tables of the released packages 0.5.9, 0.5.12 | 0.5.13, 0.5.15.post1, 0.5.23; names that came or went between
-# other versions are left out, so one of these is enough.
-ARGS_UNTIL: frozenset[str] = frozenset(
-    {
-        "collect_tokens_histogram",
-        "disable_hicache_numa_detect",
-        "ds_channel_config_path",
-        "ds_heavy_channel_num",
-        "enable_double_sparsity",
-        "enable_nan_detection",
-        "enable_nsa_prefill_context_parallel",
-        "nsa_decode_backend",
-        "nsa_prefill_backend",
-        "nsa_prefill_cp_mode",
-        "record_nolora_graph",
-        "speculative_ngram_branch_length",
-        "stream_output",
-    }
-)
-ARGS_FROM: frozenset[str] = frozenset(
-    {
-        "asr_max_buffer_seconds",
-        "asr_max_concurrent_sessions",
-        "deepep_dispatcher_output_dtype",
-        "disable_attn_tp_gather",
-        "dsa_decode_backend",
-        "dsa_prefill_backend",
-        "dsa_topk_backend",
-        "enable_deepseek_v4_fp4_indexer",
-        "encoder_bootstrap_port",
-        "kv_canary",
-        "kv_canary_sweep_interval",
-        "lmcache_config_file",
-        "load_snapshot_publish_interval",
-        "radix_cache_backend",
-        "trace_modules",
-    }
-)
-# What a graph capture was called after the border only ("Capture target verify CUDA graph begin.").
-GRAPHS_FROM: frozenset[str] = frozenset({"target verify", "draft decode"})
+# Releases are told within 0.5: a number here is the last one of a release's name, post-releases are not told apart.
+_BORDER = 13
+NEWEST = 23
 
-# Targets whose reading changed at the border: DeepSeek's class and what inherits from it or wraps it.
-CHANGED_TARGETS: frozenset[str] = frozenset(
+# Names of server_args by the release they came with (and stayed to NEWEST), and by the last release that had them.
+# Taken from the option tables of every released package from 0.5.9 to NEWEST: all names of the EAGLE-3 settings, and
+# some that stand early in the line. Names that came and went are left out, so one of these is enough.
+CAME: Mapping[int, frozenset[str]] = {
+    10: frozenset({"gc_threshold", "linear_attn_backend", "speculative_ngram_max_trie_depth", "use_ray"}),
+    11: frozenset({"speculative_adaptive", "speculative_adaptive_config", "speculative_dflash_block_size"}),
+    12: frozenset({"detokenizer_worker_num", "model_config_parser", "speculative_draft_window_size"}),
+    13: frozenset(
+        {
+            "asr_max_buffer_seconds",
+            "asr_max_concurrent_sessions",
+            "deepep_dispatcher_output_dtype",
+            "disable_attn_tp_gather",
+            "dsa_decode_backend",
+            "dsa_prefill_backend",
+            "dsa_topk_backend",
+            "enable_deepseek_v4_fp4_indexer",
+            "encoder_bootstrap_port",
+            "kv_canary",
+            "kv_canary_sweep_interval",
+            "lmcache_config_file",
+            "load_snapshot_publish_interval",
+            "radix_cache_backend",
+            "trace_modules",
+        }
+    ),
+    14: frozenset({"cp_strategy", "cuda_graph_config", "cuda_graph_bs_decode", "speculative_use_rejection_sampling"}),
+    15: frozenset({"bf16_gemm_backend", "dcp_size", "decoupled_spec_role", "enable_unified_memory", "spec_trace_dir"}),
+    16: frozenset({"mm_feature_transport", "retraction_policy", "sidecar", "speculative_dspark_block_size"}),
+    17: frozenset({"dwdp_size", "linear_attn_verify_backend", "return_hidden_states_mode", "weight_cache_mode"}),
+    18: frozenset({"image_processor_backend", "speculative_draft_kv_cache_dtype", "startup_weight_load_mode"}),
+    19: frozenset({"gated_launch_port", "prefill_decode_interval", "speculative_dsa_topk_backend"}),
+    20: frozenset({"return_output_ids", "speculative_domino_candidate_pool_size", "uno_lora_path"}),
+    21: frozenset({"otlp_service_name", "speculative_boundary_reduction", "speculative_draft_sink_size"}),
+    22: frozenset({"attn_dp_size", "enable_watermark", "speculative_use_block_verification"}),
+    23: frozenset({"aux_hidden_state_capture", "enable_paged_experts", "return_aux_hidden_state_layer_ids"}),
+}
+WENT: Mapping[int, frozenset[str]] = {
+    9: frozenset({"disable_hicache_numa_detect", "speculative_ngram_branch_length", "stream_output"}),
+    10: frozenset(
+        {"collect_tokens_histogram", "ds_channel_config_path", "ds_heavy_channel_num", "enable_double_sparsity"}
+    ),
+    12: frozenset(
+        {
+            "enable_nan_detection",
+            "enable_nsa_prefill_context_parallel",
+            "nsa_decode_backend",
+            "nsa_prefill_backend",
+            "nsa_prefill_cp_mode",
+            "record_nolora_graph",
+        }
+    ),
+    13: frozenset({"enable_breakable_cuda_graph", "mamba_scheduler_strategy", "piecewise_cuda_graph_tokens"}),
+    15: frozenset({"enable_deepep_waterfill", "optimistic_prefill_retries"}),
+    17: frozenset({"enable_expert_distribution_metrics", "torchao_config"}),
+    19: frozenset({"dsa_prefill_cp_mode", "prefill_cp_mode"}),
+    20: frozenset({"elastic_ep_rejoin", "keep_mm_feature_on_device"}),
+    21: frozenset({"cuda_graph_tc_compiler"}),
+    22: frozenset({"speculative_skip_dp_mlp_sync"}),
+}
+# A line with so many arguments is whole: the oldest release prints 328. Only there does a missing name say anything.
+_WHOLE_LINE = 300
+
+# Graph captures by the release that named them so first.
+_GRAPHS: Mapping[str, int] = {"target verify": 14, "draft decode": 14, "UNO tree draft": 20}
+# Keys of statistics lines by the release that printed them first.
+_STATISTICS: Mapping[str, int] = {
+    "cap len": 16,
+    "block accept len": 16,
+    "est uncap acc len": 16,
+    "#optimistic-req": 16,
+    "#host-receive-req": 21,
+    "#replay-token": 21,
+    "fwd+idle occupancy": 21,
+}
+
+# Events whose lines can say which release wrote them, or which classes it loaded.
+SIGNS: frozenset[str] = frozenset(
+    {
+        "decode_stats",
+        "graph_capture_begin",
+        "graph_capture_end",
+        "graph_replay",
+        "kv_cache",
+        "kv_cache_bound",
+        "kv_sizing",
+        "load_weight_end",
+        "prefill_stats",
+    }
+)
+
+# Targets that capture before the layer an id names: DeepSeek's class, what inherits from it or wraps it, and one class
+# that does the same. All others capture before id + 1, so a class that is not here follows the rule.
+ID_ITSELF: frozenset[str] = frozenset(
     {
         "DeepseekV2ForCausalLM",
         "DeepseekV3ForCausalLM",
@@ -80,39 +136,19 @@ CHANGED_TARGETS: frozenset[str] = frozenset(
         "MistralLarge3ForCausalLM",
     }
 )
-# Targets that captured before id + 1 on both sides of it.
-UNCHANGED_TARGETS: frozenset[str] = frozenset(
-    {
-        "ApertusForCausalLM",
-        "BailingMoEForCausalLM",
-        "BailingMoeForCausalLM",
-        "BailingMoeV2ForCausalLM",
-        "ExaoneMoEForCausalLM",
-        "Gemma3ForCausalLM",
-        "Gemma4ForCausalLM",
-        "Gemma4ForConditionalGeneration",
-        "Glm4MoeForCausalLM",
-        "GptOssForCausalLM",
-        "LlamaForCausalLM",
-        "LongcatFlashForCausalLM",
-        "MiniMaxM2ForCausalLM",
-        "Phi3ForCausalLM",
-        "Qwen2ForCausalLM",
-        "Qwen2MoeForCausalLM",
-        "Qwen2_5_VLForConditionalGeneration",
-        "Qwen3ForCausalLM",
-        "Qwen3MoeForCausalLM",
-        "Qwen3NextForCausalLM",
-        "Qwen3VLForConditionalGeneration",
-    }
-)
+# A loaded class that is a draft by its name, whatever the order of loading.
+DRAFT_CLASS = re.compile(r"Eagle|EAGLE|NextN|MTP|Medusa|DFlash|DSpark")
 
 
 class Known(NamedTuple):
-    """An era and how it is known; None when the log cannot tell, with the reason in ``how``."""
+    """An era and how it is known; None when the log cannot tell, with the reason in ``how``.
+
+    ``release`` is what is known beyond the era, in words: ``0.5.17``, ``0.5.16 to 0.5.18``, ``0.5.23 or newer``.
+    """
 
     era: Era | None
     how: str
+    release: str | None = None
 
 
 def parse_version(text: str) -> Era:
@@ -132,59 +168,114 @@ def parse_version(text: str) -> Era:
             help="give it as it is installed, for example --sglang-version 0.5.12",
         )
     number = tuple(int(part or 0) for part in found.groups())
-    return NEW if number >= BORDER else OLD
+    return NEW if number >= (0, 5, _BORDER) else OLD
 
 
 class EraWatch:
-    """Collects what the lines of one segment say about its era."""
+    """Collects what the lines of one segment say about its release and about the classes it loaded."""
 
-    __slots__ = ("_seen", "_segment", "draft_type", "target_type")
+    __slots__ = ("_least", "_most", "_segment", "draft_type", "target_type")
 
     def __init__(self, segment: Segment) -> None:
         self._segment = segment
-        self._seen: dict[Era, str] = {}
+        # The newest of the releases that lines ask for at least, the oldest of those they ask for at most; and why.
+        self._least: tuple[int, str] | None = None
+        self._most: tuple[int, str] | None = None
         self.target_type: str | None = None
         self.draft_type: str | None = None
 
     def server(self, payload: Payload) -> None:
-        """Read a start-up line: the KV cache line, a graph capture's name, the loaded classes."""
+        """Read a server line: the loaded classes, and the signs of a release in lines other than server_args."""
         event, fields = payload.event, payload.fields
         if event == "load_weight_end":
             name = fields.get("type")
             if isinstance(name, str):
-                if self.target_type is None and "Eagle" not in name:
+                if self.target_type is None and DRAFT_CLASS.search(name) is None:
                     self.target_type = name
                 elif self.target_type is not None and name != self.target_type and self.draft_type is None:
                     self.draft_type = name
+            if "committed_s" in fields:
+                self._from(18, "weights are committed after graph capture")
         elif event == "kv_cache" and payload.usable:
-            if "dtype" in fields:
-                self._seen.setdefault(NEW, "the KV cache line names its dtype")
+            if "label" in fields:
+                self._from(17, "the KV cache line names its pool")
+            elif "dtype" in fields:
+                self._from(13, "the KV cache line names its dtype")
             elif fields:
-                self._seen.setdefault(OLD, "the KV cache line names no dtype")
-        elif event == "graph_capture_begin" and fields.get("what") in GRAPHS_FROM:
-            self._seen.setdefault(NEW, f"graphs are captured for '{fields['what']}'")
+                self._until(12, "the KV cache line names no dtype")
+        elif event in ("kv_cache_bound", "kv_sizing"):
+            self._from(16, "the KV cache is sized after graph capture")
+        elif event == "graph_replay":
+            self._from(16, "replays of decode graphs are logged")
+        elif event in ("graph_capture_begin", "graph_capture_end"):
+            self._graph(event, fields)
+        elif event in ("decode_stats", "prefill_stats"):
+            for key in fields.keys() & _STATISTICS.keys():
+                self._from(_STATISTICS[key], f"'{key}' is printed")
+
+    def _graph(self, event: str, fields: Mapping[str, object]) -> None:
+        what = str(fields.get("what", "")).strip()
+        if what in _GRAPHS:
+            self._from(_GRAPHS[what], f"graphs are captured for '{what}'")
+        if "num_tokens_per_bs" in fields:
+            self._until(15, "a graph's line has 'num_tokens_per_bs'")
+        elif "num_tokens_per_req" in fields:
+            self._from(16, "a graph's line has 'num_tokens_per_req'")
+        if what == "target verify" and "bs" in fields:
+            if event == "graph_capture_end":
+                self._from(22, "the verify graph's last line has 'bs'")
+            else:
+                self._until(21, "the verify graph's first line has 'bs'")
+
+    def _from(self, release: int, how: str) -> None:
+        if self._least is None or release > self._least[0]:
+            self._least = (release, how)
+
+    def _until(self, release: int, how: str) -> None:
+        if self._most is None or release < self._most[0]:
+            self._most = (release, how)
 
     def known(self) -> Known:
-        """Return the era the lines agree on; the option names of ``server_args`` are read when asked."""
-        seen: dict[Era, str] = {}
-        for era, names in ((OLD, ARGS_UNTIL), (NEW, ARGS_FROM)):
-            found = sorted(names & self._segment.server_args.keys())
-            if found:
-                seen[era] = f"server_args has '{found[0]}'"
-        seen = {**self._seen, **seen}
-        if len(seen) == 1:
-            ((known, how),) = seen.items()
-            return Known(known, how)
-        if seen:
-            return Known(None, f"its lines contradict each other: {' but '.join(seen.values())}")
-        return Known(None, "no start-up line of the log tells SGLang's version")
+        """Return the release the lines agree on; the option names of ``server_args`` are read when asked."""
+        self._arguments()
+        least, most = self._least, self._most
+        if least is None and most is None:
+            return Known(None, "no start-up line of the log tells SGLang's version")
+        how = "; ".join(dict.fromkeys(sign[1] for sign in (least, most) if sign is not None))
+        if least is not None and most is not None and least[0] > most[0]:
+            how = f"its lines contradict each other: {least[1]} but {most[1]}"
+            if most[0] < _BORDER <= least[0]:
+                return Known(None, how)
+            return Known(NEW if most[0] >= _BORDER else OLD, how)
+        release = _release(None if least is None else least[0], None if most is None else most[0])
+        if least is not None and least[0] >= _BORDER:
+            return Known(NEW, how, release)
+        return Known(OLD if most is not None and most[0] < _BORDER else None, how, release)
+
+    def _arguments(self) -> None:
+        names = self._segment.server_args.keys()
+        for release, some in CAME.items():
+            if found := sorted(some & names):
+                self._from(release, f"server_args has '{found[0]}'")
+            elif len(names) >= _WHOLE_LINE:
+                self._until(release - 1, f"server_args has no '{min(some)}'")
+        for release, some in WENT.items():
+            if found := sorted(some & names):
+                self._until(release, f"server_args has '{found[0]}'")
 
 
-def shift_of(ids: tuple[int, ...], era: Era, target_type: str | None = None) -> int:
+def _release(least: int | None, most: int | None) -> str:
+    """Return the releases between two, in words. What is newer than the newest known one is not told from it."""
+    if least is None:
+        return f"0.5.{most} or older"
+    if most is None or most >= NEWEST:
+        return f"0.5.{least} or newer"
+    return f"0.5.{least}" if least == most else f"0.5.{least} to 0.5.{most}"
+
+
+def shift_of(ids: tuple[int, ...], era: Era, *, itself: bool) -> int:
     """Return what is added to every config id to get the printed layer, in one era and for one kind of target."""
-    if era == OLD or target_type in UNCHANGED_TARGETS:
-        return 1
-    return 1 if ids and ids[0] == 1 else 0
+    return 1 if era == OLD or not itself or ids[:1] == (1,) else 0
 
 
 def default_layers(depth: int) -> tuple[int, int, int]:

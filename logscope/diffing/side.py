@@ -27,6 +27,8 @@ ERRORS: dict[str, Severity] = {
     "size_mismatch": "error",
     "watchdog_timeout": "error",
     "collective_timeout": "error",
+    "child_crashed": "error",
+    "health_check_failed": "error",
     "nan_logits_warning": "warning",
     "invalid_tree_warning": "warning",
 }

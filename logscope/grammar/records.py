@@ -47,7 +47,10 @@ _PAIR_NUMBER = regex.compile(
     r"([-+]?(?:nan|inf)\b|[-+]?(?:\d++\.?+\d*+|\.\d++)(?:[eE][-+]?\d++)?)(?:\s?(%|[A-Za-z][\w/]*+))?$"
 )
 _PAIR_END = regex.compile(r",(?=\s|$)|\.(?=\s|$)")
+# A number with its bounds: `4.22 [4.05, 4.39]`.
+_PAIR_SPAN = regex.compile(r"(\d++(?:\.\d*+)?+) \[(\d++(?:\.\d*+)?+), (\d++(?:\.\d*+)?+)\]")
 _SEPARATOR = regex.compile(r"[:=]")
+_CLOSING = regex.compile(r"[)\]]")
 _REPEATED_WORDS = "[repeated "
 _REPEATED = regex.compile(r"\[repeated (\d{1,9})x across cluster\]\s*+$")
 _WORD = r"[^\s:=\[\](),]++"
@@ -246,7 +249,7 @@ def _collect(dialect: Dialect, text: str, at: int, limit: int, style: _Style) ->
     text = text[:limit]
     found = _Pairs(end=at, at=at)
     comma = style.bare == "first"
-    last_closing = text.rfind(")", at) if style.printed else -1
+    last_closing = max(text.rfind(")", at), text.rfind("]", at)) if style.printed else -1
     while True:
         gap = style.between.match(text, found.at)[0]
         comma = comma or "," in gap or "->" in gap
@@ -550,9 +553,13 @@ def _pairs(dialect: Dialect, head: Any, text: str, at: int, limit: int) -> Readi
     said = set(fields)
     pairs = _collect(dialect, text, head.end(), limit, _SPOKEN)
     units: dict[str, str] = {}
+    ranges: dict[str, list[Any]] = {}
     for name, (_, value) in pairs.values.items():
+        span = _PAIR_SPAN.fullmatch(value.value) if value.kind == "printed" else None
         if value.kind != "printed":
             fields[name] = as_json(value.value)
+        elif span is not None:
+            fields[name], *ranges[name] = (_typed(dialect, name, one) for one in span.groups())
         elif name in dialect.lists:
             on = [one.value for one in pairs.bare if one.kind == name]
             fields[name] = [_typed(dialect, name, one) for one in (value.value, *on) if one]
@@ -564,6 +571,8 @@ def _pairs(dialect: Dialect, head: Any, text: str, at: int, limit: int) -> Readi
                 units[name] = number[2]
     if units:
         fields["units"] = units
+    if ranges:
+        fields["ranges"] = ranges
     payload.length = pairs.at - at
     missing = [name for name in dialect.usual if name not in fields]
     if pairs.reason is not None:
@@ -608,9 +617,9 @@ def _judge_pairs(
 
 
 def _pair_end(text: str, at: int, limit: int, last_closing: int) -> int:
-    """Return where a pair ends: at a comma or full stop followed by a blank, outside parentheses.
+    """Return where a pair ends: at a comma or full stop followed by a blank, outside parentheses and brackets.
 
-    ``last_closing`` is the place of the last closing parenthesis before the limit. Every character is looked at once.
+    ``last_closing`` is the place of the last closing one before the limit. Every character is looked at once.
     """
     position = seen = at
     opened = 0
@@ -621,7 +630,7 @@ def _pair_end(text: str, at: int, limit: int, last_closing: int) -> int:
             return limit
         end: int = found.start()
         separated = separated or _SEPARATOR.search(text, seen, end) is not None
-        opened += text.count("(", seen, end) - text.count(")", seen, end)
+        opened += sum(text.count(one, seen, end) for one in "([") - sum(text.count(one, seen, end) for one in ")]")
         seen = end
         if found[0] == "." and not separated:
             # The full stop of an abbreviation inside a key: `est. read BW (GB/s per GPU)`.
@@ -629,7 +638,7 @@ def _pair_end(text: str, at: int, limit: int, last_closing: int) -> int:
         elif opened <= 0 or last_closing < end:
             return end
         else:
-            position = text.find(")", end, limit)
+            position = _CLOSING.search(text, end).start()
 
 
 def _typed(dialect: Dialect, name: str, printed: str) -> Any:

@@ -16,7 +16,7 @@ from logscope.errors import UsageError
 from logscope.model import ForwardPass, Place, Segment
 from logscope.queries.acceptance import NAMED, Answer, Key, Places, Server, Total
 from logscope.queries.clock import Clock, Moment, server_label, writer_label
-from logscope.queries.intervals import Interval, cumulative, number, read, share
+from logscope.queries.intervals import Interval, bonus_of, cumulative, number, read, share
 from logscope.queries.rates import RateRanges, Verdict
 from logscope.queries.series import Series, Stats
 
@@ -128,6 +128,8 @@ class Accept:
         self.year = year
         self.segments: dict[tuple[str, int], Segment] = {}
         self.series: dict[Key, Series] = {}
+        # The draft steps of a process since its last line that changes them.
+        self._steps: dict[Key, int] = {}
         self._keys: dict[tuple[Any, ...], Key] = {}
         self.windows: dict[tuple[Key, Any], Stats] = {}
         self.files: dict[str, _File] = {}
@@ -211,7 +213,7 @@ class Accept:
         if series is None:
             segment = self.segments.get((key.file, key.segment))
             series = self.series[key] = Series(segment.decode_log_interval if segment else None)
-            series.maximum = highest(segment)
+            series.maximum, series.bonus = highest(segment), bonus_of(segment)
         return series
 
     def _interval(self, item: ServerEvent) -> None:
@@ -237,9 +239,12 @@ class Accept:
         series = self._one(key)
         weight = series.weigh(interval)
         time = self._shown(item)
-        series.add(interval, weight, item.line, time, moment)
+        drafting = self._drafting(item, key)
+        if not drafting:
+            self._note("drafting off", item)
+        series.add(interval, weight, item.line, time, moment, drafting=drafting)
         if interval.rate is not None:
-            ranges = self.rates.setdefault(Server(*key[:3]), RateRanges())
+            ranges = self.rates.setdefault(Server(*key[:3]), RateRanges(series.bonus))
             ranges.add(item.line, interval.length, interval.rate, weight)
             if self.above is not None and interval.rate > self.above:
                 self._note("above", item)
@@ -367,6 +372,15 @@ class Accept:
 
     def _switch(self, item: ServerEvent) -> None:
         self._note("switches", item)
+        steps = item.payload.fields.get("steps_to")
+        if isinstance(steps, int):
+            self._steps[self._key(item)] = steps
+
+    def _drafting(self, item: ServerEvent, key: Key) -> bool:
+        """Tell whether anything was drafted: a server may verify one token a request, whose length is always 1.00."""
+        segment = self.segments.get((item.file, item.segment))
+        settled = segment.server_args if segment is not None else {}
+        return self._steps.get(key, settled.get("speculative_num_steps")) != 0
 
     def _retract(self, item: ServerEvent) -> None:
         self._note("retractions", item)
@@ -459,9 +473,9 @@ _KNOWN = frozenset(
 
 
 def highest(segment: Segment | None) -> int | None:
-    """Return the highest accept len a segment's settings allow: all steps accepted, and the bonus token."""
+    """Return the highest accept len a segment's settings allow: all steps accepted, and what comes for nothing."""
     if segment is None:
         return None
     known = [segment.num_draft_tokens, None if segment.num_steps is None else segment.num_steps + 1]
     values = [value for value in known if value is not None]
-    return min(values) if values else None
+    return min(values) + bonus_of(segment) - 1 if values else None

@@ -278,7 +278,7 @@ class Answer:
     def _extreme_words(self) -> str:
         """Return what the headline adds when every process that matters is at an extreme."""
         series = [one for _, one in self.fold.series.items() if one.stats.lines]
-        if all(one.stats.histogram.keys() <= {1.0} for one in series):
+        if all(len(one.bins) and one.stats.histogram.keys() <= {float(one.bonus)} for one in series):
             return ": nothing is accepted"
         if all(one.stats.ceiling * 2 > one.stats.lines for one in series):
             return ": at its maximum in most lines, which is suspicious rather than good"
@@ -351,8 +351,9 @@ class Answer:
             if ranges.dropped:
                 report.notes.append(f"{count(ranges.dropped, 'line')} behind the last listed range of accept rate")
         if rows:
+            uno = ", D = (len-2)/(N-1)" if any(row["definition"] == "D" for row in rows) else ""
             caption = (
-                "A = len/(s+1), B = len/N, C = (len-1)/(N-1), with s draft steps and N draft tokens a round; "
+                f"A = len/(s+1), B = len/N, C = (len-1)/(N-1){uno}, with s draft steps and N draft tokens a round; "
                 "A|B cannot be told apart, ambiguous fits more than one"
             )
             columns = [
@@ -461,7 +462,7 @@ class Answer:
         for key, series in self.fold.series.items():
             who = _of(key.name)
             for stretches, what in (
-                (series.floor, "1.00, nothing is accepted"),
+                (series.floor, f"{series.bonus:.2f}, nothing is accepted"),
                 (series.ceiling, "at its maximum, suspicious rather than good"),
             ):
                 long = series.long(stretches)
@@ -623,6 +624,11 @@ class Answer:
             notes.append(
                 f"{count(places.count, 'decode line')} without accept len ({places}): speculation is off or not "
                 "reported there, which is not zero acceptance"
+            )
+        if "drafting off" in counts:
+            places = counts["drafting off"]
+            notes.append(
+                f"{count(places.count, 'line')} while drafting was switched off ({places}): 1.00 is all there can be"
             )
         if "no drafts" in counts:
             places = counts["no drafts"]

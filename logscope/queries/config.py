@@ -27,6 +27,7 @@ from logscope.queries.clock import Clock, Moment, writer_label
 from logscope.queries.tables import table, without_empty
 from logscope.queries.words import and_list, count
 from logscope.report import Column, Report
+from logscope.versions import DRAFT_CLASS
 
 if TYPE_CHECKING:
     from logscope.model import Payload, ServerEvent
@@ -39,8 +40,6 @@ _MOST = 1024
 _STARTUP = frozenset(
     {"load_weight_begin", "load_weight_end", "kv_cache", "graph_capture_begin", "graph_capture_end", "ready"}
 )
-# A loaded class that is a draft by its name, whatever the order of loading.
-_DRAFT = re.compile(r"Eagle|EAGLE|NextN|MTP|Medusa")
 # Drafting by other methods: shown only where it is used, or asked for.
 _OTHER_METHODS = re.compile(r"speculative_(ngram|dflash|lookahead)_.*")
 
@@ -84,7 +83,7 @@ class Life:
             if start.event == "load_weight_end":
                 seen[start.process] = seen.get(start.process, 0) + 1
                 name = str(start.payload.fields.get("type", ""))
-                draft = seen[start.process] > 1 or _DRAFT.search(name) is not None
+                draft = seen[start.process] > 1 or DRAFT_CLASS.search(name) is not None
                 out.append(("draft" if draft else "target", start))
         return out
 
@@ -381,9 +380,13 @@ def _start_rows(life: Life) -> list[dict[str, Any]]:
     pools: dict[str, int] = {}
     for start in life.starts:
         if start.event == "kv_cache":
-            pools[start.process] = pools.get(start.process, 0) + 1
-            role = "draft" if pools[start.process] > 1 else "target"
-            grouped.setdefault((f"KV cache of the {role}", _pool_words(start.payload.fields)), []).append(start)
+            label = str(start.payload.fields.get("label", "")).lower()
+            if not label:
+                pools[start.process] = pools.get(start.process, 0) + 1
+            # Pools with a name are the target's, one beside the other (Full, SWA), but for the one named so.
+            role = "draft" if label == "draft" or (not label and pools[start.process] > 1) else "target"
+            what = f"KV cache of the {role}" + (f" ({label})" if label not in ("", "draft") else "")
+            grouped.setdefault((what, _pool_words(start.payload.fields)), []).append(start)
         elif start.event == "graph_capture_end":
             grouped.setdefault(("graph capture", _graph_name(start)), []).append(start)
     ended = {value for what, value in grouped if what == "graph capture"}

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from logscope.model import Finding, ForwardPass, Place, Segment
 from logscope.queries.clock import Clock, Moment, writer_label
-from logscope.queries.sizes import SIZE_EVENTS, SizeReading, explain_sizes
+from logscope.queries.sizes import SIZE_EVENTS, SizeReading, explain_count, explain_sizes
 from logscope.queries.tables import table, without_empty
 from logscope.queries.words import and_list, axes, count, source_name
 from logscope.report import Column, Report
@@ -23,7 +23,9 @@ if TYPE_CHECKING:
     from logscope.model import Payload, ServerEvent
     from logscope.report import Context, Item
 
-_TIMEOUTS = frozenset({"watchdog_timeout", "collective_timeout"})
+_TIMEOUTS = frozenset({"watchdog_timeout", "collective_timeout", "health_check_failed"})
+# What says that a child is gone: no error of its own where one stands before it.
+_CHILD = frozenset({"sigquit", "child_crashed"})
 _WARNINGS = {"nan_logits_warning": "NaN in the logits", "invalid_tree_warning": "invalid draft tree"}
 # How many events of a process are remembered, and shown before its first error.
 _REMEMBERED = 6
@@ -50,6 +52,21 @@ _SOON = 900.0
 # A lost connection may be printed so many seconds before the error of the process that died.
 _MOMENT = 60.0
 _DIGITS = re.compile(r"0x[0-9a-fA-F]+|\d+")
+# Messages of SGLang's own that do not say what to do.
+_HINTS: dict[str, str] = {
+    r"captured \d+ of \d+ aux hidden states": "compare eagle_aux_hidden_state_layer_ids with the target's depth: an id"
+    " equal to the number of layers, or one that stands twice, is never captured (H105)",
+    r"does not implement set_eagle3_layers_to_capture": "this SGLang cannot capture hidden states of that class: take"
+    " one that can, or a target of another class",
+    r"--return-aux-hidden-state-layer-ids names": "one of the layers named there cannot be captured, mostly the last:"
+    " ids count decoder layers from 0",
+    r"aux hidden output buffer is .*, captures need": "states of another shape were captured than those before them in"
+    " this pass: look at what a patch captures",
+    r"exceeds the fixed CUDA graph capture mode": "a request asks for more hidden states than the graphs were captured"
+    " with: set --return-hidden-states-mode, or start with --disable-cuda-graph",
+    r"Missing DP spec/prefill coordination metadata": "a rank that prefills shared a pass with one that verifies"
+    " and was not told so: leave SGLANG_ENABLE_DP_SPEC_PREFILL_COORDINATION off",
+}
 
 
 @dataclass(slots=True)
@@ -166,7 +183,7 @@ class Failures:
         if event in _WARNINGS:
             self._warned[event] += 1
             self._first_warned.setdefault(event, item.place)
-        elif event == "traceback" or event in SIZE_EVENTS or event in _TIMEOUTS or event == "sigquit":
+        elif event == "traceback" or event in SIZE_EVENTS or event in _TIMEOUTS or event in _CHILD:
             self._fail(life, item)
             return
         elif event == "http_access":
@@ -234,7 +251,8 @@ class Failures:
                 life.left_out += 1
                 return
             failure.before = self._before(item, failure.process)
-            only_passes_on = why is not None and failure.event not in _TIMEOUTS and why != _LOST
+            itself = failure.event in _TIMEOUTS or failure.event == "child_crashed" or why == _LOST
+            only_passes_on = why is not None and not itself
             group = Group(failure, item.segment, relayed_without_origin=only_passes_on, lost=why == _LOST)
             if why is None:
                 self._take_lost(life, group)
@@ -315,6 +333,8 @@ class Failures:
                         hidden_from=life.hidden_from,
                         delivered=life.delivered,
                     )
+                elif group.reading is None and group.first.message:
+                    group.reading = explain_count(group.first.message)
                 found.append(group)
         several = len({group.first.place.file for group in found}) > 1
         if several and all(group.first.moment is not None and group.first.moment.kind == "dated" for group in found):
@@ -428,6 +448,11 @@ def _words(payload: Payload) -> str | None:
     if payload.event == "watchdog_timeout":
         seconds = fields.get("seconds")
         return "watchdog timeout" + (f" after {seconds} s without a forward" if seconds is not None else "")
+    if payload.event == "health_check_failed":
+        return f"the health check failed: no answer from the detokenizer for {fields.get('seconds')} s"
+    if payload.event == "child_crashed":
+        name, pid, code = (fields.get(key) for key in ("name", "child_pid", "exit_code"))
+        return f"the process {name} (pid {pid}) crashed with exit code {code}"
     if payload.event == "collective_timeout":
         return f"a collective operation timed out: {fields.get('work')}"
     if payload.event == "http_access":
@@ -449,7 +474,7 @@ def _same(failure: Failure, payload: Payload) -> Any:
 def _relayed(failure: Failure) -> str | None:
     """Return why an error only passes on another one, None where it may be the cause itself."""
     exception, message = failure.exception or "", failure.message or ""
-    if failure.event == "sigquit":
+    if failure.event in _CHILD:
         return "says that a child failed"
     if failure.event == "http_access":
         return "answers a client"
@@ -575,6 +600,7 @@ def first_error(group: Group, plan: tuple[Place, dict[str, Any]] | None) -> Find
         message=f"the first error{by}: {first.what}{origin}",
         where=first.place,
         evidence="; ".join(evidence) or None,
+        help=next((hint for pattern, hint in _HINTS.items() if re.search(pattern, first.message or "")), None),
     )
 
 

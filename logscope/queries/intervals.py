@@ -9,8 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from logscope.queries.rates import UNO_BONUS
+
 if TYPE_CHECKING:
-    from logscope.model import Payload
+    from logscope.model import Payload, Segment
 
 # SGLang's default for decode_log_interval: the rounds a line stands for when it does not print them.
 DEFAULT_ROUNDS = 40
@@ -81,6 +83,12 @@ def read(payload: Payload) -> Interval | None:
     if payload.event in INTERVAL_EVENTS and not ACCEPTANCE.isdisjoint(payload.fields):
         return _drafts(payload.fields, fixed=payload.event == "spec_metrics")
     return None
+
+
+def bonus_of(segment: Segment | None) -> int:
+    """Return how many tokens a round gives without an accepted draft, by the algorithm of server_args."""
+    uno = segment is not None and str(segment.server_args.get("speculative_algorithm")).upper() == "UNO"
+    return UNO_BONUS if uno else 1
 
 
 def number(value: Any) -> float | None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from logscope.queries.clock import server_label, writer_label
 from logscope.queries.fold import Running
-from logscope.queries.intervals import DEFAULT_ROUNDS, INTERVAL_EVENTS, number
+from logscope.queries.intervals import DEFAULT_ROUNDS, INTERVAL_EVENTS, bonus_of, number
 from logscope.queries.rates import RateRanges
 
 if TYPE_CHECKING:
@@ -127,7 +127,7 @@ class Lengths:
         if rate is not None:
             ranges = self._ranges.get(process.server)
             if ranges is None:
-                ranges = self._ranges[process.server] = RateRanges()
+                ranges = self._ranges[process.server] = RateRanges(bonus_of(segment))
             ranges.add(line, length, rate, weight)
 
     @staticmethod

@@ -1,14 +1,15 @@
 """Which definition of accept rate is in force: inferred from printed pairs of accept len and accept rate.
 
-This module is responsible for the three definitions of the field and for finding, from pairs alone or with the
+This module is responsible for the definitions of the field and for finding, from pairs alone or with the
 server's settings, which of them a line can follow. It must not know what a log or a report is.
 
-accept len counts the bonus token under every definition; only the printed rate differs:
+accept len counts what a round gives for nothing under every definition; only the printed rate differs:
 
 =========  =================== ==================================================
 ``A``      len / (s + 1)       s draft steps; SGLang until November 2025
 ``B``      len / N             N draft tokens a round; November 2025 to April 2026
 ``C``      (len - 1) / (N - 1) since April 2026 (sgl-project/sglang pull 23530)
+``D``      (len - 2) / (N - 1) UNO alone, whose rounds give two tokens for nothing
 =========  =================== ==================================================
 
 With topk 1, N = s + 1 and A is B; without the server's settings the two cannot be told apart (``A|B``).
@@ -21,8 +22,10 @@ from functools import lru_cache
 from math import ceil, floor, inf
 from typing import Literal, NamedTuple, TypeAlias
 
-Definition: TypeAlias = Literal["A", "B", "A|B", "C", "ambiguous"]
+Definition: TypeAlias = Literal["A", "B", "A|B", "C", "D", "ambiguous"]
 
+# Tokens a round of UNO gives without an accepted draft; every other way of drafting gives one.
+UNO_BONUS = 2
 # Half of the last printed digit of both values.
 HALF_DIGIT = 0.005
 _EPSILON = 1e-9
@@ -33,14 +36,18 @@ _MOST_RANGES = 1000
 
 
 class Reading(NamedTuple):
-    """One way to read a pair: ``len/divisor``, or ``(len-1)/divisor`` when the bonus token is left out."""
+    """One way to read a pair: ``len/divisor``, or ``(len-1)/divisor`` when the bonus token is ``left_out``."""
 
-    without_bonus: bool
+    left_out: int
     divisor: int
 
     def __str__(self) -> str:
         """Return the formula."""
-        return f"(len-1)/{self.divisor}" if self.without_bonus else f"len/{self.divisor}"
+        return f"{_numerator(self.left_out)}/{self.divisor}"
+
+
+def _numerator(left_out: int) -> str:
+    return f"(len-{left_out})" if left_out else "len"
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,21 +74,24 @@ class Candidates:
 
 
 @lru_cache(maxsize=65_536)
-def candidates(length: float, rate: float) -> Candidates:
-    """Return every reading of one printed pair, divisors up to 128. Both values are printed with two decimals."""
+def candidates(length: float, rate: float, bonus: int = 1) -> Candidates:
+    """Return every reading of one printed pair, divisors up to 128. Both values are printed with two decimals.
+
+    ``bonus``: tokens a round gives for nothing. Where it is two (UNO), the definitions of one say nothing.
+    """
     strict: set[Reading] = set()
     loose: set[Reading] = set()
-    for without_bonus in (False, True):
-        tokens = length - 1 if without_bonus else length
+    for left_out in (0, 1) if bonus == 1 else (bonus,):
+        tokens = length - left_out
         # A rate never exceeds 1, so the divisor is at least the tokens; bounds are widened and checked one by one.
         low = max(1, ceil((tokens - HALF_DIGIT) / (rate + HALF_DIGIT) - _EPSILON))
         high = inf if rate <= HALF_DIGIT else floor((tokens + HALF_DIGIT) / (rate - HALF_DIGIT) + _EPSILON)
         for divisor in range(low, int(min(high, _LARGEST)) + 1):
             off = abs(tokens / divisor - rate)
             if off <= HALF_DIGIT + HALF_DIGIT / divisor + _EPSILON:
-                loose.add(Reading(without_bonus, divisor))
+                loose.add(Reading(left_out, divisor))
                 if off <= HALF_DIGIT + _EPSILON:
-                    strict.add(Reading(without_bonus, divisor))
+                    strict.add(Reading(left_out, divisor))
     return Candidates(frozenset(strict), frozenset(loose))
 
 
@@ -113,13 +123,14 @@ def decide(readings: frozenset[Reading], steps: int | None = None, draft_tokens:
     chosen = fitting or readings
     contradicts = not fitting
     rule = _rule(chosen)
-    with_bonus = {reading.divisor for reading in chosen if not reading.without_bonus}
-    without = {reading.divisor for reading in chosen if reading.without_bonus}
+    with_bonus = {reading.divisor for reading in chosen if not reading.left_out}
+    without = {reading.divisor for reading in chosen if reading.left_out}
     if with_bonus and without:
         return Verdict("ambiguous", rule, None, contradicts)
     if without:
         implied = without.pop() + 1 if len(without) == 1 else None
-        return Verdict("C", rule, implied, contradicts)
+        name: Definition = "D" if any(reading.left_out == UNO_BONUS for reading in chosen) else "C"
+        return Verdict(name, rule, implied, contradicts)
     divisor = next(iter(with_bonus)) if len(with_bonus) == 1 else None
     if divisor is not None and not contradicts and steps is not None and draft_tokens is not None:
         if divisor != draft_tokens:
@@ -131,7 +142,7 @@ def decide(readings: frozenset[Reading], steps: int | None = None, draft_tokens:
 
 def _fits(reading: Reading, steps: int | None, draft_tokens: int | None) -> bool:
     """Tell whether a reading agrees with what is known of the settings."""
-    if reading.without_bonus:
+    if reading.left_out:
         return draft_tokens is None or reading.divisor == draft_tokens - 1
     if steps is None and draft_tokens is None:
         return True
@@ -141,13 +152,13 @@ def _fits(reading: Reading, steps: int | None, draft_tokens: int | None) -> bool
 def _rule(readings: frozenset[Reading]) -> str:
     """Return the formulas in words, the long lists of a rate near zero as their bounds."""
     parts = []
-    for without_bonus in (False, True):
-        divisors = sorted(reading.divisor for reading in readings if reading.without_bonus == without_bonus)
+    for left_out in sorted({reading.left_out for reading in readings}):
+        divisors = sorted(reading.divisor for reading in readings if reading.left_out == left_out)
         if len(divisors) > 4:
-            name = "(len-1)" if without_bonus else "len"
+            name = _numerator(left_out)
             parts.append(f"{name}/N for any N from {divisors[0]} to {divisors[-1]}")
         else:
-            parts.extend(str(Reading(without_bonus, divisor)) for divisor in divisors)
+            parts.extend(str(Reading(left_out, divisor)) for divisor in divisors)
     return " or ".join(parts)
 
 
@@ -192,15 +203,17 @@ class RateRanges:
     """Splits the lines of one server into ranges that one definition explains, as the lines come.
 
     A range ends where no reading explains all of it and the next line. A line that no definition explains at all
-    ends nothing: it is counted. ``dropped`` counts lines behind the last range that is kept.
+    ends nothing: it is counted. ``dropped`` counts lines behind the last range that is kept; ``bonus`` is what a
+    round gives for nothing.
     """
 
+    bonus: int = 1
     ranges: list[RateRange] = field(default_factory=list)
     dropped: int = 0
 
     def add(self, line: int, length: float, rate: float, weight: float = 1.0) -> None:
         """Take one printed pair."""
-        found = candidates(length, rate)
+        found = candidates(length, rate, self.bonus)
         last = self.ranges[-1] if self.ranges else None
         if not found.loose and last is not None:
             last.unexplained += 1

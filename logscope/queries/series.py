@@ -491,6 +491,8 @@ class Series:
 
     maximum
         the highest accept len its settings allow, None when unknown.
+    bonus
+        the accept len of a round in which no draft token is accepted.
     rounds_per_line
         decode_log_interval where the settings say it, else SGLang's default.
     """
@@ -504,6 +506,7 @@ class Series:
         "_last_moment",
         "_last_running",
         "bins",
+        "bonus",
         "ceiling",
         "floor",
         "maximum",
@@ -515,6 +518,7 @@ class Series:
     def __init__(self, rounds_per_line: int | None) -> None:
         self.rounds_per_line = rounds_per_line
         self.maximum: int | None = None
+        self.bonus = 1
         self.stats = Stats()
         self.bins = Bins()
         self.floor, self.ceiling = Stretches(), Stretches()
@@ -543,8 +547,17 @@ class Series:
             running = (running + self._last_running) / 2
         return (self.rounds_per_line or DEFAULT_ROUNDS) * (running or 1.0)
 
-    def add(self, interval: Interval, weight: float, line: int, time: str | None, moment: Moment | None) -> None:
-        """Take one interval that has a length, with its weight."""
+    def add(
+        self,
+        interval: Interval,
+        weight: float,
+        line: int,
+        time: str | None,
+        moment: Moment | None,
+        *,
+        drafting: bool = True,
+    ) -> None:
+        """Take one interval that has a length, with its weight; one without drafts says nothing of acceptance."""
         length = interval.length or 0.0
         rounds = self.rounds_of(interval)
         full = self.at_ceiling(interval)
@@ -553,9 +566,21 @@ class Series:
         stats.ceiling += full
         stats.cached += self.prefills_since[0]
         stats.prefills += int(self.prefills_since[1])
-        self.floor.add(length <= 1 + _HALF_DIGIT, line, time, rounds, length)
+        self.floor.add(drafting and length <= self.bonus + _HALF_DIGIT, line, time, rounds, length)
         self.ceiling.add(full, line, time, rounds, length)
         step = seconds_per_round(interval)
+        if drafting:
+            self._bin(interval, weight, line, time, rounds, step)
+        self._grow(interval)
+        self._gap(line, time, moment)
+        self._last_running = interval.running
+        self._last_interval = interval
+        self.prefills_since = [0.0, 0]
+
+    def _bin(
+        self, interval: Interval, weight: float, line: int, time: str | None, rounds: float, step: float | None
+    ) -> None:
+        length = interval.length or 0.0
         self.bins.add(
             {
                 "first": line,
@@ -579,11 +604,6 @@ class Series:
             },
             time,
         )
-        self._grow(interval)
-        self._gap(line, time, moment)
-        self._last_running = interval.running
-        self._last_interval = interval
-        self.prefills_since = [0.0, 0]
 
     def rounds_of(self, interval: Interval) -> float:
         """Return the verify rounds of one interval: what it prints, else the log interval."""
@@ -659,9 +679,11 @@ class Series:
         ]
 
     def levels(self) -> list[Level]:
-        """Return the levels of accept len in order, one when it never changes."""
+        """Return the levels of accept len in order, one when it never changes, none where nothing was drafted."""
         bins = self.bins
         values = bins.means()
+        if not values:
+            return []
         starts = level_starts(values)
         out = []
         for start, stop in zip(starts, [*starts[1:], len(values)], strict=True):

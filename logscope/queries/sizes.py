@@ -6,6 +6,7 @@ a reading only where the numbers allow it; a second reading that fits as well is
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from math import gcd
 from typing import TYPE_CHECKING, Any
@@ -36,6 +37,11 @@ VOCABULARIES = frozenset(
         256000,
         262144,
     }
+)
+# "captured 2 of 3 aux hidden states"; "The model captured 2 aux hidden states, but --return-... names 3 layers".
+_COUNTED = re.compile(
+    r"captured (?P<got>\d{1,4}) of (?P<want>\d{1,4}) aux hidden states"
+    r"|captured (?P<had>\d{1,4}) aux hidden states, but \S+ names (?P<named>\d{1,4}) layers"
 )
 # A hidden size below this is no model's, and more states than this no model has.
 _SMALLEST_HIDDEN = 256
@@ -104,6 +110,23 @@ def explain_sizes(
     if not named and first in delivered and second not in delivered:
         first, second = second, first
     return _tensors(second, first, named=named, seen=second in delivered, hidden=hidden, hidden_from=hidden_from)
+
+
+def explain_count(message: str) -> SizeReading | None:
+    """Return what an exception says that counts captured states; None where it counts none (SGLang's own words)."""
+    found = _COUNTED.search(message)
+    if found is None:
+        return None
+    numbers = {key: int(value) for key, value in found.groupdict().items() if value is not None}
+    got, want = numbers.get("got", numbers.get("had")), numbers.get("want", numbers.get("named"))
+    if got is None or want is None:
+        return None
+    off = f"{want - got} missing" if got < want else f"{got - want} too many"
+    text = (
+        f"{count(got, 'hidden state')} captured where {want} were asked for: {off}; a layer id equal to the number of"
+        " layers, or one that stands twice, is never captured"
+    )
+    return SizeReading(text, count(got, "state"), count(want, "state"), got_states=got, want_states=want)
 
 
 def _whole(value: Any) -> int | None:

@@ -39,7 +39,7 @@ from logscope.queries.tally import Tally
 from logscope.queries.widths import WidthErrors
 from logscope.queries.words import and_list, axes, count, layer_list, most_common, source_name, span, width_words
 from logscope.report import Column, Context, Item, Report, Table
-from logscope.versions import EraWatch
+from logscope.versions import SIGNS, EraWatch
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -58,6 +58,8 @@ ERRORS = {
     "watchdog_timeout": "watchdog timeout",
     "collective_timeout": "timeout of a collective",
     "sigquit": "child process died",
+    "child_crashed": "child process crashed",
+    "health_check_failed": "health check failed",
     "nan_logits_warning": "NaN in the logits",
     "invalid_tree_warning": "invalid draft tree",
     "retract": "requests retracted for want of memory",
@@ -209,10 +211,8 @@ class Summarize:
         elif event in ERRORS:
             self._errors.see(item)
             self._note_trouble(item)
-        elif event in ("load_weight_end", "kv_cache", "graph_capture_begin"):
-            era = self._eras.get((item.file, item.segment))
-            if era is not None:
-                era.server(payload)
+        if event in SIGNS and (era := self._eras.get((item.file, item.segment))) is not None:
+            era.server(payload)
 
     def _note_trouble(self, item: ServerEvent) -> None:
         payload = item.payload
@@ -302,7 +302,7 @@ class Summarize:
                     "graphs": self._graphs.words(segment),
                     "writers": segment.writers,
                     "writers_evidence": segment.writers_evidence,
-                    "version": known.era if known is not None else None,
+                    "version": None if known is None else known.release or known.era,
                     "version_evidence": known.how if known is not None else None,
                     "ready": segment.ready_line,
                     "server_args_line": segment.server_args_line,

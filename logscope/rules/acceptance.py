@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 _NEEDS = "statistics lines with an accept len ('Decode batch', 'SpecDecoding metrics')"
 # A fall of less than 15 % is a note when it is clear, and at least this large.
 _SLIGHT = 0.05
+# An accept len above this is more than one token.
+_ONE = 1.5
 # What may move together with a fall of acceptance: name of a level's column, words, relative change worth saying.
 _BESIDE = (
     ("running", "running requests", 0.2),
@@ -73,6 +75,10 @@ def _stretch_words(stretch: Stretch, series: Series) -> str:
     return f"{where}{since}: {share}, about {stretch.rounds:,.0f} rounds{interval}{brief}"
 
 
+def _bonus(stretch: Stretch) -> str:
+    return "bonus token" if stretch.length < _ONE else "bonus tokens"
+
+
 def _brief(stretch: Stretch) -> Severity | None:
     """Return ``note`` for a single short line: a few rounds may be lucky or unlucky."""
     return "note" if stretch.lines < 2 else None
@@ -86,11 +92,12 @@ class NothingAccepted(_Acceptance):
         """Answer once for each process, with its longest stretch."""
         for key, longest, where in self._longest(lambda series: series.floor):
             yield self.finding(
-                f"Nothing is accepted{self._of(key)}: accept len is 1.00 over {count(longest.lines, 'line')}.",
+                f"Nothing is accepted{self._of(key)}: accept len is {longest.length:.2f} over"
+                f" {count(longest.lines, 'line')}.",
                 Place(key.file, longest.first_line),
                 severity=_brief(longest),
-                expected="above 1.00 (1.00 is the bonus token alone)",
-                actual="1.00",
+                expected=f"above {longest.length:.2f} ({longest.length:.2f} is the {_bonus(longest)} alone)",
+                actual=f"{longest.length:.2f}",
                 evidence=where,
                 help="if the hidden states are consistent, look at the vocabulary map (d2t) or the draft's weights",
             )

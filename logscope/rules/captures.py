@@ -14,7 +14,7 @@ from logscope.model import Finding, Place, states
 from logscope.queries.setup import GRAPHS
 from logscope.queries.words import count, layer_list, source_name, whole_numbers
 from logscope.rules.base import Checked, Onset, Rule, at_fault, is_embedding, pass_name, register, source_of
-from logscope.versions import ERA_WORDS, default_layers
+from logscope.versions import default_layers
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -227,11 +227,6 @@ class HiddenMode(Rule):
                 evidence=onset.words,
                 help="the draft reads a state for every token: use FULL for target extend and verify",
             )
-
-
-def _words(reading: Reading) -> str:
-    """Return the version a reading holds for, in words."""
-    return "any SGLang" if reading.era is None else ERA_WORDS[reading.era]
 
 
 class _Set:
@@ -460,16 +455,19 @@ class LayerSet(Rule):
         fits = next(reading for reading in readings if reading.layers == main.layers)
         misses = next(reading for reading in readings if reading.layers != main.layers)
         return self.finding(
-            f"The captured layers fit the contract if this is {_words(fits)}; {_words(misses)} should capture"
+            f"The captured layers fit the contract if this is {fits.when}; {misses.when} should capture"
             f" {layer_list(misses.layers)}.",
             seen.place,
             severity="note",
-            expected=f"{layer_list(fits.layers)} ({_words(fits)}), {layer_list(misses.layers)} ({_words(misses)})",
+            expected=f"{layer_list(fits.layers)} ({fits.when}), {layer_list(misses.layers)} ({misses.when})",
             actual=layer_list(main.layers),
-            evidence=f"{how}; {self._share(seen)}",
-            help="the same checkpoint is one layer off across that upgrade, silently: give --sglang-version, or write"
-            " aux_layers in the contract",
+            evidence=f"{how}{self._class()}; {self._share(seen)}",
+            help="the same ids mean other layers there, silently: write aux_layers in the contract, or give"
+            " --sglang-version where only that is open",
         )
+
+    def _class(self) -> str:
+        return "; no line names the target's class" if self.scene.watch.target_type is None else ""
 
     def _default(self, main: _Layers, seen: _Set) -> Iterator[Finding]:
         """Compare with the layers SGLang takes when the config names none: 2, n/2, n - 3."""
@@ -518,9 +516,9 @@ class LayerSet(Rule):
             )
             if other is None:
                 return hint
-            return f"{hint}; or the contract's ids are meant as {_words(other)} reads them"
+            return f"{hint}; or the contract's ids are meant as {other.when} reads them"
         if other is not None:
-            return f"the ids are meant as {_words(other)} reads them: shift eagle_aux_hidden_state_layer_ids by one"
+            return f"the ids are meant as {other.when} reads them: shift eagle_aux_hidden_state_layer_ids by one"
         named = "aux_layers" if contract is not None and contract.aux_layers else "eagle_aux_hidden_state_layer_ids"
         return f"compare {named} of the contract with the config.json the server loaded"
 

@@ -45,7 +45,7 @@ class FirstError(_Failure):
             for group in list(life.groups.values())[:1]:
                 found = first_error(group, life.plan)
                 help_ = "`logscope errors` shows what the process did before, and what only followed"
-                yield replace(found, message=_sentence(found.message), help=help_)
+                yield replace(found, message=_sentence(found.message), help=found.help or help_)
 
 
 @register("E102", "matmul", "error", group="failures", needs="records")
