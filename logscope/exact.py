@@ -46,6 +46,9 @@ _PAIR_KEY = regex.compile(r"\s*+([^:=,\s]++(?:\s++[^:=,\s]++)*+)\s*+(?::(?=\s|$|
 _PAIR_NUMBER = regex.compile(
     r"([-+]?(?:nan|inf)\b|[-+]?(?:\d++\.?+\d*+|\.\d++)(?:[eE][-+]?\d++)?)(?:\s?(%|[A-Za-z][\w/]*+))?$"
 )
+_NUMBER_WORD = regex.compile(r"[-+]?(?:nan|inf|\d++(?:\.\d++)?+)")
+# Printed in a list where there is no value (``0.900, 0.375, -----``).
+_NO_VALUE = regex.compile(r"-{2,}$")
 _PAIR_END = regex.compile(r",(?=\s|$)|\.(?=\s|$)")
 _SEPARATOR = regex.compile(r"[:=]")
 _REPEATED_WORDS = "[repeated "
@@ -588,8 +591,8 @@ def _pairs(dialect: Dialect, text: str, at: int, limit: int) -> Reading | None:
         key = _PAIR_KEY.match(text, position, stop)
         if key is None:
             chunk = text[position:stop].strip()
-            if last is not None and last in fields and isinstance(fields[last], list) and _PAIR_NUMBER.match(chunk):
-                fields[last].append(_typed(dialect, last, chunk))
+            if last is not None and last in dialect.lists and isinstance(fields.get(last), list) and _listed(chunk):
+                fields[last].append(None if _NO_VALUE.match(chunk) else _typed(dialect, last, chunk))
                 last_printed = chunk
                 position = stop
                 continue
@@ -611,7 +614,8 @@ def _pairs(dialect: Dialect, text: str, at: int, limit: int) -> Reading | None:
             continue
         printed = text[key.end() : stop].strip()
         if name in dialect.lists:
-            fields[name] = [_typed(dialect, name, printed)] if printed else []
+            empty = _NO_VALUE.match(printed) is not None
+            fields[name] = [None if empty else _typed(dialect, name, printed)] if printed else []
         elif name not in fields:
             fields[name] = _with_unit(dialect, name, printed, units)
         last, last_printed = name, printed
@@ -625,6 +629,11 @@ def _pairs(dialect: Dialect, text: str, at: int, limit: int) -> Reading | None:
     if not set(fields) - set(head.groupdict()) - {"repeated"} and dialect.usual:
         return None
     return Reading(payload, position, "tail" if payload.intact == "cut" else None)
+
+
+def _listed(printed: str) -> bool:
+    """Tell whether printed text is one more value of a list: a number, or the dashes of a place without one."""
+    return bool(_PAIR_NUMBER.match(printed) or _NO_VALUE.match(printed))
 
 
 def _judge_pairs(
@@ -710,6 +719,10 @@ def _typed(dialect: Dialect, name: str, printed: str) -> Any:
         axes = _INTEGER_WORD.findall(printed)
         # Digits that were glued together are kept as they stand.
         return [int(axis) for axis in axes] if all(len(axis) < _AXIS_DIGITS for axis in axes) else as_text(printed)
+    if kind == "count" and (digits := printed.replace(",", "")).isdigit() and len(digits) < _AXIS_DIGITS:
+        return int(digits)
+    if kind == "numbers":
+        return [_typed(dialect, "", number) for number in _NUMBER_WORD.findall(printed)]
     try:
         value = read_value(printed, 0)
     except (Unfinished, Unreadable):
@@ -737,6 +750,9 @@ def _call(dialect: Dialect, text: str, at: int, limit: int) -> Reading | None:
     if reason is not None and limit < len(text):
         payload.fields.clear()
         position, reason = _keywords(text, head.end(), limit, payload.fields, closing=closing)
+    for name, printed in head.groupdict().items():
+        if printed is not None:
+            payload.fields.setdefault(name, _typed(dialect, name, printed))
     payload.length = position - at
     if reason is not None:
         payload.intact, payload.reason, payload.column = "cut", reason, position - at

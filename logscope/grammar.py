@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from logscope.model import Payload
 
 SCHEMA = 1
-SHIPPED = ("eagle3-debug", "sglang-server", "vllm", "sglang-dumper")
+SHIPPED = ("eagle3-debug", "sglang-server", "vllm", "llamacpp", "tensorrt-llm", "crashes", "sglang-dumper")
 
 _TOP = frozenset({"schema", "name", "title", "description", "family", "event", "sample"})
 _EVENT: dict[str, type | tuple[type, ...]] = {
@@ -590,12 +590,14 @@ def differences(payload: Payload, expect: dict[str, Any]) -> str | None:
             got = list(payload.head) if payload.head is not None else None
         else:
             got = payload.fields.get(key)
-        if not _same(got, None if wanted == "null" else wanted):
+        if not _same(got, wanted):
             return f"{key} is {got!r}, not {wanted!r}"
     return None
 
 
 def _same(got: Any, wanted: Any) -> bool:
+    if wanted == "null":
+        return got is None
     if isinstance(got, list) and isinstance(wanted, list):
         return len(got) == len(wanted) and all(map(_same, got, wanted))
     if isinstance(got, float) and isinstance(wanted, (int, float)) and math.isnan(got):
