@@ -58,6 +58,7 @@ ROWS = [
     Row("50", "accept", table("accept", accept_rate_mean=[None]), "its rate has no one denominator"),
     Row("50", "accept", table("accept", rate_definition=[None]), "its rate has no one denominator", pending=True),
     Row("50", "accept", says("thrash"), THRASH, pending=True),
+    Row("50", "events", event("adaptive_params", 5, steps_from=5, steps_to=3, ema_accept_len=1.51), "EMA 1.51"),
     Row("50", "accept", says(r"1\.45", r"2\.76"), "EMA values are the issue's: 1.45 to 2.76", pending=True),
     # --------------------------------------------------------------------------------------- boots of one container
     Row("51", "accept", table("accept", 0.005, accept_len_mean=[3.493, 1.459, 1.052]), BOOTS, pending=True),
@@ -116,7 +117,8 @@ ROWS = [
     Row("58", "errors", value(f"{FIRST}.line", 3), CAPTURE),
     Row("58", "errors", table("errors", line=[3]), CAPTURE, pending=True),
     Row("58", "errors", value(f"{FIRST}.relayed.0.line", 23), CAPTURE),
-    Row("58", "errors", says("graph.capture"), CAPTURE, pending=True),
+    Row("58", "errors", says(r"(?:during|in|while)\b.{0,20} graph.capture"), CAPTURE, pending=True),
+    Row("58", "events", event("graph_capture_failed", 2, tp_rank=2), "TP2, during graph capture"),
     # ------------------------------------------------------------------------------------------------------ llama.cpp
     Row("59", "events", event("llamacpp_acceptance", 4, accepted=1186, drafted=1207), LLAMA),
     Row("59", "events", event("llamacpp_statistics", 5, speculator="mtp", calls_accept=690), LLAMA),
@@ -326,7 +328,7 @@ KINDS = [
     (Row("55a 55b", "diff", exits(1), "different beyond doubt", pending=True), SIX, ""),
     (Row("56a 56b", "config", value("headline", re.compile("quant", re.IGNORECASE)), QUANT, pending=True), SIX, ""),
     (Row("56a 56b", "diff", fires("D104"), "diff: 3.70 -> 1.64"), f"{SIX} torn", ""),
-    (Row("58", "errors", both(table("errors", process=[re.compile("TP2")]), value("facts.errors.1", None)), CAPTURE, pending=True), SIX, ""),
+    (Row("58", "errors", both(table("errors", process=[re.compile("TP2")], error=[re.compile("RuntimeError")]), value("facts.errors.1", None)), CAPTURE, pending=True), SIX, ""),
     (Row("59", "accept", table("accept", 0.005, accept_len_mean=[2.719, 2.92]), LLAMA, pending=True), WRAPPED, ""),
     (Row("60", "errors", value(f"{FIRST}.exception", "RuntimeError"), CRI, pending=True), WRAPPED, ""),
     (Row("63", "errors", says("device-side assert", "rank ?3"), NCCL, pending=True), SIX, ""),
