@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from logscope.model import Prefix
 
-SHIPPED = ("eagle3-debug", "sglang-server", "vllm", "sglang-dumper")
+SHIPPED = ("eagle3-debug", "sglang-server", "vllm", "llamacpp", "tensorrt-llm", "crashes", "sglang-dumper")
 
 
 @dataclass(slots=True)
@@ -296,8 +296,14 @@ def _undigited(keys: Iterable[str]) -> re.Pattern[bytes]:
 
 
 def _any_of(keys: Iterable[str]) -> str:
-    """Return the pattern of any of these texts, the longest first; of none it is one that nothing matches."""
-    return "|".join(re.escape(key) for key in sorted(keys, key=lambda key: (-len(key), key))) or r"(?!)"
+    """Return the pattern of any of these texts, the longest first; of none it is one that nothing matches.
+
+    Texts are told apart by their first character first: a place of a log is then compared with a few, not with all.
+    """
+    groups: dict[str, list[str]] = {}
+    for key in sorted(keys, key=lambda key: (-len(key), key)):
+        groups.setdefault(key[:1], []).append(re.escape(key[1:]))
+    return "|".join(f"{re.escape(first)}(?:{'|'.join(rest)})" for first, rest in sorted(groups.items())) or r"(?!)"
 
 
 def _rarity(char: str) -> int:

@@ -279,12 +279,14 @@ def _difference(said: dict[str, Any], expect: dict[str, Any]) -> str | None:
     for key, wanted in expect.items():
         got = said.get(key)
         got = list(got) if isinstance(got, tuple) else got
-        if not _same(got, None if wanted == "null" else wanted):
+        if not _same(got, wanted):
             return f"{key} is {got!r}, not {wanted!r}"
     return None
 
 
 def _same(got: Any, wanted: Any) -> bool:
+    if wanted == "null":
+        return got is None
     if isinstance(got, list) and isinstance(wanted, list):
         return len(got) == len(wanted) and all(map(_same, got, wanted))
     if isinstance(got, float) and isinstance(wanted, (int, float)) and math.isnan(got):

@@ -63,6 +63,9 @@ _LABEL = regex.compile(
 _PLACEHOLDER = regex.compile(r"%[-+ #0]*+\d*+(?:\.\d++)?[sdrfgi]|\{[A-Za-z_][\w.\[\]()!]*(?::[^{}]*)?\}")
 _SLUG = regex.compile(r"[^a-z0-9]+")
 _INTEGER_WORD = regex.compile(r"\d+")
+_NUMBER_WORD = regex.compile(r"[-+]?(?:nan|inf|\d++(?:\.\d++)?+)")
+# Printed in a list where there is no value (``0.900, 0.375, -----``).
+_NO_VALUE = regex.compile(r"-{2,}$")
 _DTYPES = frozenset({"bf16", "fp16", "fp32", "f16", "f32", "bfloat16", "float16", "float32", "fp8", "int8", "half"})
 _MODES = frozenset({"NULL", "LAST", "FULL"})
 # A layer's number has no more digits than this.
@@ -304,7 +307,8 @@ def _may_stand_alone(dialect: Dialect, text: str, found: _Pairs, stop: int, styl
     """Tell whether a value without a key may begin here, or other text begins that only follows the record."""
     if style.bare == "number":
         goes_on = found.last is not None and dialect.keys.get(found.last, found.last) in dialect.lists
-        return goes_on and _PAIR_NUMBER.match(text[found.at : stop].strip()) is not None
+        word = text[found.at : stop].strip()
+        return goes_on and bool(_PAIR_NUMBER.match(word) or _NO_VALUE.match(word))
     if style.bare is None:
         return False
     form = _ALONE.match(text, found.at)
@@ -562,7 +566,8 @@ def _pairs(dialect: Dialect, head: Any, text: str, at: int, limit: int) -> Readi
             fields[name], *ranges[name] = (_typed(dialect, name, one) for one in span.groups())
         elif name in dialect.lists:
             on = [one.value for one in pairs.bare if one.kind == name]
-            fields[name] = [_typed(dialect, name, one) for one in (value.value, *on) if one]
+            listed = (one for one in (value.value, *on) if one)
+            fields[name] = [None if _NO_VALUE.match(one) else _typed(dialect, name, one) for one in listed]
         elif name not in said:
             # A unit or percent sign behind a number is kept apart.
             number = _PAIR_NUMBER.match(value.value) if dialect.types.get(name) != "text" else None
@@ -650,6 +655,10 @@ def _typed(dialect: Dialect, name: str, printed: str) -> Any:
         axes = _INTEGER_WORD.findall(printed)
         # Digits that were glued together are kept as they stand.
         return [int(axis) for axis in axes] if all(len(axis) < _AXIS_DIGITS for axis in axes) else as_text(printed)
+    if kind == "count" and (digits := printed.replace(",", "")).isdigit() and len(digits) < _AXIS_DIGITS:
+        return int(digits)
+    if kind == "numbers":
+        return [_typed(dialect, "", number) for number in _NUMBER_WORD.findall(printed)]
     try:
         value = read_value(printed, 0)
     except (Unfinished, Unreadable):
@@ -690,6 +699,9 @@ def _call(dialect: Dialect, head: Any, text: str, at: int, limit: int) -> Readin
             break
     payload.length = pairs.at - at
     payload.fields.update((name, as_json(value.value)) for name, (_, value) in pairs.values.items())
+    named: dict[str, Any] = {}
+    _named(dialect, head, named)
+    payload.fields |= named | payload.fields
     if reason is not None:
         payload.intact, payload.reason, payload.column = "cut", reason, payload.length
     return Reading(payload, pairs.at, "tail" if reason is not None else None)
