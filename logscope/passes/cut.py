@@ -85,6 +85,11 @@ class Passes(NamedTuple):
     end: np.ndarray
 
 
+def order_of(of: Kinds) -> np.ndarray:
+    """Return the place of each record within its forward."""
+    return np.where(of.what == CAPTURE, of.layer, _ORDER[of.what])
+
+
 def cut(of: Kinds, region: np.ndarray, hidden: int) -> tuple[np.ndarray, Passes]:
     """Return the pass of each record (-1: it belongs to none), and the passes.
 
@@ -97,7 +102,7 @@ def cut(of: Kinds, region: np.ndarray, hidden: int) -> tuple[np.ndarray, Passes]
     role, states = _roles(of, hidden)
     known = np.flatnonzero((of.what != OTHER) & (role >= 0))
     what = of.what[known]
-    order = np.where(what == CAPTURE, of.layer[known], _ORDER[what])
+    order = order_of(of)[known]
     rows, sites, mine, at = of.rows[known], of.site[known], role[known], region[known]
     begins = np.ones(len(known), np.bool_)
     if len(known) > 1:
@@ -129,7 +134,7 @@ def cut(of: Kinds, region: np.ndarray, hidden: int) -> tuple[np.ndarray, Passes]
         fits = placed & ((mine_of < 0) | ((mine_of == role[back]) & (of.what[back] != JOIN)))
         fits &= region[back] == region[others]
         number[others[fits]] = number[back[fits]]
-    return number, _passes(of, number, known, begins, mine)
+    return number, passes_of(of, number, mine[begins])
 
 
 def _roles(of: Kinds, hidden: int) -> tuple[np.ndarray, np.ndarray]:
@@ -172,16 +177,15 @@ def _roles(of: Kinds, hidden: int) -> tuple[np.ndarray, np.ndarray]:
     return role, states
 
 
-def _passes(of: Kinds, number: np.ndarray, known: np.ndarray, begins: np.ndarray, mine: np.ndarray) -> Passes:
-    """Return what each pass shows."""
-    count = int(begins.sum())
+def passes_of(of: Kinds, number: np.ndarray, role: np.ndarray) -> Passes:
+    """Return what each pass shows; ``number`` is the pass of each record, ``role`` that of each pass."""
+    count = len(role)
     total = len(number)
     first = np.full(count, total, np.int64)
     last = np.full(count, NONE, np.int64)
     placed = np.flatnonzero(number >= 0)
     np.minimum.at(first, number[placed], placed)
     np.maximum.at(last, number[placed], placed)
-    role = mine[begins]
 
     def only(mask: np.ndarray) -> np.ndarray:
         """Return the first record of each pass for which this holds."""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from logscope.passes import cut as cutting
-from logscope.passes import phases, writers
+from logscope.passes import interleaved, phases, writers
 from logscope.passes.cut import CAPTURE, DRAFT, END, FORWARD, JOIN, NONE, TARGET, Kinds
 from logscope.passes.lineage import Lineage
 from logscope.passes.phases import AHEAD, EXTEND, UNKNOWN, Learned, Shown
@@ -62,7 +62,8 @@ class Group:
         self._ends = False
         self._forwards = False
         self._first_layers: dict[int, int] = {}
-        self._regions_over = False
+        # Of graph capture, as far as passes were handed out: a target, a draft was captured; dummies are over.
+        self._captured = (False, False, False)
 
     # -- prints to records ---------------------------------------------------------------------------------------------
 
@@ -241,9 +242,19 @@ class Group:
         assert told is not None
         of = self.heads.kinds(records["head"])
         self._learn_hidden(of)
-        number, made = cutting.cut(of, np.full(len(of.what), NONE), self._hidden)
-        total = len(made.first)
-        ends = total if final else total - 1  # the last one is still printed
+        if self.schedulers > 1:
+            number, still, self._doubts = interleaved.untangle(of, records["key"], self.schedulers)
+            records, of, number = self._sorted(of, number)
+            told = self._told
+            first = np.unique(number, return_index=True)[1][int((number < 0).any()) :]
+            roles = np.where(of.role[first] >= 0, of.role[first], np.where(of.num[first] == 1, DRAFT, TARGET))
+            made = cutting.passes_of(of, number, roles)
+            total = len(roles)
+            ends = total if final or not still.any() else int(np.argmax(still))
+        else:
+            number, made = cutting.cut(of, np.full(len(of.what), NONE), self._hidden)
+            total = len(made.first)
+            ends = total if final else total - 1  # the last one is still printed
         if total <= self._known or (ends <= self._known and not final):
             return None
         offset = records["from"][made.first]
@@ -257,6 +268,22 @@ class Group:
             return None
         out = self._hand_out(made, of, number, of_pass, labels, until, total, final=final)
         return out
+
+    def _sorted(self, of: Kinds, number: np.ndarray) -> tuple[Columns, Kinds, np.ndarray]:
+        """Put the records of interleaved passes in the order of passes."""
+        assert self._records is not None
+        assert self._told is not None
+        order = np.argsort(np.where(number < 0, np.maximum.accumulate(number), number), kind="stable")
+        place = np.empty(len(order), np.int64)
+        place[order] = np.arange(len(order))
+        self._records = taken(self._records, order)
+        self._told["record"] = place[self._told["record"]]
+        return self._records, Kinds(*(column[order] for column in of)), number[order]
+
+    @property
+    def schedulers(self) -> int:
+        """How many schedulers print the records of this group without a mark."""
+        return 1 if self.key[1] is not None else (self.lives.here.dp_size or 1)
 
     def _learn_hidden(self, of: Kinds) -> None:
         """Learn how wide one state is, from the captures, else from the draft's embeddings."""
@@ -288,8 +315,7 @@ class Group:
         any_ = names.index(ANY)
         several = (self.number or 1) > 1
         served = self.served_from
-        targets = self.learned.targets > 0
-        captured_drafts = self.learned.captured_drafts
+        targets, captured_drafts, over = self._captured
         for at in range(self._known, len(offset)):
             now, ready = int(region[at]), bool(marks["ready"][at])
             draft = made.role[at] == DRAFT
@@ -298,7 +324,7 @@ class Group:
             elif now < 0:
                 if draft and several and targets and served is None and not ready:
                     now = any_
-            elif now == any_ and self._regions_over:
+            elif now == any_ and over:
                 now = NONE
             elif not draft:
                 tokens = int(marks["tokens"][at])
@@ -312,8 +338,7 @@ class Group:
                 targets |= not draft
                 captured_drafts |= bool(draft)
                 join = int(made.join[at])
-                if draft and join >= 0 and of.rows[join] != made.rows[at]:
-                    self._regions_over = True
+                over |= bool(draft and join >= 0 and of.rows[join] != made.rows[at])
             elif served is None:
                 served = int(offset[at])
         return region
@@ -383,6 +408,13 @@ class Group:
             segment.spec_version, segment.spec_evidence = learned.version, learned.why
         if not final and not learned.settled and ends - self._known < 2 * AHEAD:
             return None
+        if self.schedulers > 1:
+            assert self._records is not None
+            if lives.padded:
+                labels = phases.label(of, learned, lives, self._labels, final=final)[0]
+            else:
+                labels = interleaved.label(of, made, self._records, learned, self._labels, self._doubts)
+            return (total if final else max(ends - 16, 0)), labels
         labels, ready = phases.label(of, learned, lives, self._labels, final=final)
         until = total if final else min(ends, int(ready.sum()) if ready.all() else int(np.argmin(ready)))
         if not final and not learned.settled:
@@ -390,6 +422,7 @@ class Group:
         return until, labels
 
     _learned_to = 0
+    _doubts: list[set[int]] = []
 
     def _learned_until(self) -> int:
         return self._known + self._learned_to
@@ -507,8 +540,15 @@ class Group:
             "hidden": np.full(until - start, self._hidden),
             "expected": np.full(until - start, self.number or 1),
         }
-        passes |= self.lineage.trace(made, rows, labels.phase, during, records, of, self.lives.here.topk)
+        passes |= self.lineage.trace(
+            made, rows, labels.phase, during, records, of, self.lives.here.topk, known=self.schedulers == 1
+        )
         self.emitted += until - start
+        dummy = shown.region[rows] >= 0
+        draft = made.role[rows] == DRAFT
+        fewer = (shown.join_rows[rows] >= 0) & (shown.join_rows[rows] != shown.rows[rows])
+        now = (dummy & ~draft, dummy & draft, dummy & draft & fewer)
+        self._captured = tuple(known or bool(mask.any()) for known, mask in zip(self._captured, now, strict=True))
         mine = (told["record"] >= begin) & (told["record"] < end)
         prints = taken(told, mine)
         out_records = taken(records, kept) | {"pass": number[kept] - start}

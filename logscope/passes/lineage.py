@@ -43,9 +43,21 @@ class Lineage:
         self._fresh = False
 
     def trace(
-        self, made: Passes, rows: slice, phase: np.ndarray, during: np.ndarray, records: Columns, of: Kinds, topk: int | None
+        self,
+        made: Passes,
+        rows: slice,
+        phase: np.ndarray,
+        during: np.ndarray,
+        records: Columns,
+        of: Kinds,
+        topk: int | None,
+        *,
+        known: bool,
     ) -> Columns:
-        """Return, for these passes in order, what was due and what was read (docs/reference/tables.md)."""
+        """Return, for these passes in order, what was due and what was read (docs/reference/tables.md).
+
+        ``known`` False: passes of several schedulers stand here, and which target pass a draft pass follows is not.
+        """
         role, join, read = made.role[rows], made.join[rows], made.input[rows]
         phase, real = phase[rows], during[rows] != CAPTURING
         count = len(role)
@@ -68,6 +80,7 @@ class Lineage:
         last = np.maximum.accumulate(np.where(events >= 0, np.arange(count), NONE))
         shifted = np.concatenate([[NONE], last[:-1]]) if count else last
         fresh = np.where(shifted >= 0, events[np.maximum(shifted, 0)] == 1, self._fresh)
+        fresh &= known
         mine = states(np.maximum(read, 0))
         due_at = before - 1
         ago, how = np.full(count, NONE), np.full(count, NONE)
