@@ -117,7 +117,7 @@ def batches(
     """
     for source in sources:
         reading.begin(source)
-        finder = Finder(source.name, _reader(grammar), keys=reading.keys)
+        finder = Finder(source.name, reader(grammar), keys=reading.keys)
         invalid: list[int] = []
         wrong = 0
         for chunk in _chunks(source, grammar):
@@ -135,7 +135,7 @@ def batches(
         _warn(reading, source, wrong, invalid)
 
 
-def _reader(grammar: Grammar) -> Callable[[bytes], Payload]:
+def reader(grammar: Grammar) -> Callable[[bytes], Payload]:
     """Return what reads the text of a server line."""
 
     def read(text: bytes) -> Payload:
@@ -235,7 +235,7 @@ def followed_batches(
             continue
         if finder is None:
             # A rotated or truncated file is the same life of the server in another file.
-            finder, scanner = Finder(block.file, _reader(grammar), keys=reading.keys, goes_on=last), Scanner(grammar)
+            finder, scanner = Finder(block.file, reader(grammar), keys=reading.keys, goes_on=last), Scanner(grammar)
             if block.file not in reading.files:
                 reading.files.append(block.file)
         chunk = scanner.feed(block)

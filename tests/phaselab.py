@@ -15,12 +15,9 @@ from functools import lru_cache, partial
 from itertools import chain
 
 from conftest import real_bytes, truth
+from doors import label
 
-from logscope import grammar as grammars
-from logscope.sources.blocks import Block
 from logscope.model import ForwardPass, Segment, ServerEvent
-Parser = None
-Labeller = None
 
 TAG = b"EAGLE3_DEBUG["
 PHASES = {
@@ -91,24 +88,6 @@ def units(run):
         ordinal += tags
         made.append(Unit(line, tuple(label for label, _ in found), found[0][1] if found else 0))
     return tuple(made)
-
-
-@lru_cache(maxsize=1)
-def _grammar():
-    return grammars.load()
-
-
-def label(data, *, keep_copies=True, step=None):
-    """Return the items of a log, read at once or in pieces of ``step`` occurrences."""
-    parser = Parser(_grammar(), "log")
-    occurrences = [*parser.feed(Block("log", 0, 1, data, final=True)), *parser.close()]
-    labeller = Labeller("log", keep_copies=keep_copies)
-    if step is None:
-        return labeller.feed(occurrences) + labeller.close()
-    items = []
-    for at in range(0, len(occurrences), step):
-        items += labeller.feed(occurrences[at : at + step])
-    return items + labeller.close()
 
 
 def score(log, *, copies=None):

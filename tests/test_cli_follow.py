@@ -24,7 +24,8 @@ from sshfarm import Wire, calm, write_through_trouble
 
 import logscope
 from logscope.grammar import load as load_grammar
-from logscope.live import _noting, follow_items
+from logscope.reading import _noting
+from logscope.run import follow_items
 from logscope.queries.summarize import Summarize
 from logscope.run import Reading
 from logscope.sources.tail import follow

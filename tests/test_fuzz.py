@@ -30,7 +30,7 @@ from logscope.check import Checker
 from logscope.errors import GrammarError
 from logscope.grammar import inside_quotes
 from logscope.model import ForwardPass, Payload, ServerEvent
-from logscope.parse import Parser
+from doors import Parser
 from logscope.passes import Labeller
 from logscope.queries.accept import Accept
 from logscope.queries.captures import Captures

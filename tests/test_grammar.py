@@ -10,7 +10,7 @@ from conftest import DATA
 
 from logscope import grammar as grammars
 from logscope.errors import GrammarError, InputError
-from logscope.scan.pending import Pending as Parser
+from doors import Parser
 from logscope.sources.blocks import Block
 
 BAD = DATA / "bad-grammars"

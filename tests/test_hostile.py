@@ -25,11 +25,11 @@ from logscope.cli import main
 from logscope.errors import GrammarError
 from logscope.grammar import OVERTIMES, TIME_LIMIT
 from logscope.model import Accounting, Occurrence
-from logscope.parse import Parser
+from doors import Parser
 from logscope.redact import Redactor
 from logscope.render.machine import to_csv, to_json, to_ndjson
 from logscope.render.markdown import to_markdown
-from logscope.source import expand
+from logscope.sources.inputs import expand
 
 if TYPE_CHECKING:
     from collections.abc import Callable

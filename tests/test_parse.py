@@ -13,10 +13,10 @@ from conftest import CASE_LOGS, REAL_RUNS, real_bytes, sidecar
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from logscope.assembly import KNOWN
+KNOWN = {"embed_capture","layer_capture","forward_end","forward","fc_output","fc","aux_concat"}
 from logscope.grammar import load
 from logscope.model import Occurrence
-from logscope.parse import Parser
+from doors import Parser
 from logscope.sources.blocks import Block
 from logscope.sources.inputs import expand
 

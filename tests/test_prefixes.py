@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 from logscope import grammar as grammars
-from logscope.blocks import Block
+from logscope.sources.blocks import Block
 from logscope.cli.explain import explain_line
 from logscope.errors import GrammarError
 from logscope.grammar import load_file, peel
 from logscope.model import NO_PREFIX, Prefix
-from logscope.parse import Parser
+from doors import Parser
 
 INNER = "[2026-02-10 12:00:00 TP3] "
 RECORD = "Decode batch, #running-req: 1, #token: 9, token usage: 0.00, accept len: 2.50, gen throughput (token/s): 9.00, #queue-req: 0"

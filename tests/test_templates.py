@@ -10,7 +10,7 @@ from conftest import CASE_LOGS, REAL_RUNS, real_bytes
 from test_parse import GRAMMAR, columns, parse_bytes
 
 from logscope.sources.blocks import Block
-from logscope.templates import learn
+from logscope.scan.line_kinds import learn
 
 SAMPLES = sorted({sample.text for file in GRAMMAR.files for sample in file.samples if "\n" not in sample.text})
 PREFIXES = (
@@ -27,7 +27,7 @@ PREFIXES = (
 @pytest.fixture(autouse=True)
 def early(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let a kind have its template after a few lines, so that short logs try it."""
-    monkeypatch.setattr("logscope.parse._SIGHTINGS", 4)
+    monkeypatch.setattr("logscope.scan.scanner._SIGHTINGS", 4)
 
 
 def varied(rnd: random.Random, text: str) -> str:

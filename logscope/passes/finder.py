@@ -18,7 +18,7 @@ from logscope.passes.heads import Heads
 from logscope.passes.lineage import STATE
 from logscope.passes.phases import WHY
 from logscope.passes.segments import OPENERS, PAST, STARTUP, Lives
-from logscope.scan.chunk import joined, taken
+from logscope.scan.chunk import joined, taken, whole
 from logscope.tables import schema
 from logscope.tables.tables import Tables
 
@@ -337,19 +337,8 @@ class Finder:
     def _whole(self, prints: Columns, at: int) -> Payload:
         """Return the payload of one print."""
         head = self._heads.payloads[int(prints["head"][at])]
-        if head.norm is None and head.head is None:
-            return head
-        norm, amount = float(prints["norm"][at]), int(prints["count"][at])
-        values = tuple(prints["values"][at][:amount].tolist())
-        if head.head is not None and len(head.head) > amount:
-            values = head.head
-        whole = head.sibling(norm, values, int(prints["length"][at]))
-        whole.norm_resolution = max(float(prints["slack"][at]), 0.0)
-        whole.norm = None if prints["slack"][at] < 0 else norm
-        whole.head = values or None
-        whole.norm_derived, whole.head_resolution = head.norm_derived, head.head_resolution
-        whole.intact, whole.reason, whole.column = head.intact, head.reason, head.column
-        return whole
+        values = prints["values"][at][: int(prints["count"][at])].tolist()
+        return whole(head, float(prints["norm"][at]), float(prints["slack"][at]), values, int(prints["length"][at]))
 
     def _batch(self, *, final: bool) -> Tables | None:
         """Return what can be handed out: everything up to a place behind which all later passes begin."""

@@ -6,6 +6,7 @@ nor what any record means. Chunks add up (associative), and travel between proce
 
 from __future__ import annotations
 
+from copy import copy
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -93,6 +94,13 @@ class Chunk:
         """Return a chunk that says nothing."""
         return cls(columns(PRINTS), columns(PAYLOADS), np.zeros((0, VALUES)), [], [], Lines())
 
+    def payload(self, row: int) -> Payload:
+        """Return what one payload says, as one object."""
+        table = self.payloads
+        count, slack = int(table["count"][row]), float(table["slack"][row])
+        values = self.values[row, :count].tolist()
+        return whole(self.heads[table["head"][row]], float(table["norm"][row]), slack, values, int(table["length"][row]))
+
     @classmethod
     def join(cls, chunks: Sequence[Chunk]) -> Chunk:
         """Return what consecutive chunks of one log say together."""
@@ -128,3 +136,15 @@ def joined(parts: Sequence[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
 def taken(table: dict[str, np.ndarray], rows: Any) -> dict[str, np.ndarray]:
     """Return some rows of columns."""
     return {name: column[rows] for name, column in table.items()}
+
+
+def whole(head: Payload, norm: float, slack: float, values: Sequence[float], length: int) -> Payload:
+    """Return a payload from what many share and what is its own; ``slack`` -1: no norm is printed."""
+    if head.norm is None and head.head is None:
+        return head
+    if head.head is not None and len(head.head) > len(values):
+        values = head.head  # more are printed than columns hold: such a head is one record's
+    made = copy(head)
+    made.norm, made.norm_resolution = (None, 0.0) if slack < 0 else (norm, slack)
+    made.head, made.length = tuple(values) or None, length
+    return made

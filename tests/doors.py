@@ -1,0 +1,84 @@
+"""The two doors of the tests: ``label(data)`` (what a log's records are, and their phases), ``answer(command, data)``.
+
+Whatever stands behind them may change; a test that goes through a door says what a user relies on. ``Parser`` is the
+scan alone: every record once, with its place and its damage.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
+
+from logscope import grammar as grammars
+from logscope.model import Accounting, Occurrence, Payload
+from logscope.passes.finder import Finder
+from logscope.reading import reader
+from logscope.scan.chunk import Chunk
+from logscope.scan.scanner import Scanner
+from logscope.sources.blocks import Block
+from logscope.tables.tables import Tables
+
+
+@lru_cache(maxsize=1)
+def grammar() -> Any:
+    """Return the shipped grammars."""
+    return grammars.load()
+
+
+class Parser:
+    """Blocks to occurrences: (line, offset, prefix, payload) of every record, in file order."""
+
+    def __init__(self, known: Any = None, file: str = "x.log", *, quick: bool = True) -> None:
+        self.grammar = known or grammar()
+        self.file = file
+        self.scanner = Scanner(self.grammar, exact=not quick)
+        self.accounting = Accounting()
+        self.invalid_lines: list[int] = []
+
+    def feed(self, block: Block) -> list[Occurrence]:
+        """Take a block; return what is complete."""
+        chunk = self.scanner.feed(block)
+        self.accounting.add(chunk.accounting)
+        self.invalid_lines += chunk.invalid_lines
+        return occurrences(chunk, reader(self.grammar))
+
+    def close(self) -> list[Occurrence]:
+        """Return what is left: nothing, behind a final block."""
+        return []
+
+
+def occurrences(chunk: Chunk, read: Any) -> list[Occurrence]:
+    """Return what a chunk says, one record at a time."""
+    found = []
+    prints = chunk.prints
+    for at in range(len(prints["line"])):
+        number = int(prints["payload"][at])
+        place = (int(prints["line"][at]), int(prints["offset"][at]), chunk.prefixes[prints["prefix"][at]])
+        found.append((*place, chunk.payload(number)))
+    lines = chunk.lines
+    for line, offset, prefix, said in zip(lines.line, lines.offset, lines.prefix, lines.said, strict=True):
+        payload = said if isinstance(said, Payload) else read(said[1])
+        found.append((line, offset, chunk.prefixes[prefix], payload))
+    return sorted(found, key=lambda one: one[1])
+
+
+def tables(data: bytes, *, step: int | None = None, file: str = "log") -> Tables:
+    """Return the tables of a log, read at once or in blocks of about ``step`` bytes."""
+    scanner, finder, made = Scanner(grammar()), Finder(file, reader(grammar())), []
+    at, line = 0, 1
+    while True:
+        end = len(data) if step is None or at + step >= len(data) else data.find(b"\n", at + step) + 1
+        end = end or len(data)
+        part = data[at:end]
+        made.append(finder.add(scanner.feed(Block(file, at, line, part, final=end == len(data)))))
+        line += part.count(b"\n")
+        at = end
+        if at == len(data):
+            break
+    made.append(finder.end())
+    return Tables.concat([one for one in made if one is not None])
+
+
+def label(data: bytes, *, keep_copies: bool = True, step: int | None = None) -> list[Any]:
+    """Return the items of a log: segments, forward passes with their phases, server lines."""
+    return list(tables(data, step=step).items(copies=keep_copies))
