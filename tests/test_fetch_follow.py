@@ -57,7 +57,7 @@ class Reader(threading.Thread):
         """Collect until told to stop."""
         try:
             for chunk in remote_follow(
-                self.spec, self.options, start=self.begin, notice=self.notices.append, stop=self.stop, interval=0.05
+                self.spec, self.options, start=self.begin, notice=self.notices.append, stop=self.stop, interval=0.02
             ):
                 if chunk.data:
                     self.chunks.append((time.monotonic(), chunk))
@@ -209,7 +209,7 @@ def test_any_history_of_rotations_and_broken_connections(tmp_path):
         reader.start()
         wait_until(lambda: got)
     breaks = 0
-    while min(len(lives), breaks) < 6:
+    while min(len(lives), breaks) < 5:
         time.sleep(rng.uniform(0, 0.04))
         append(rng.randrange(1, 30))
         if rng.random() < 0.1:
