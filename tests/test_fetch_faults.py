@@ -98,7 +98,7 @@ def test_the_client_is_killed_again_and_again(farm, node_dir, tmp_path):
     size = 80_000_000
     data = random.Random(13).randbytes(size)
     (node_dir / "server.log").write_bytes(data)
-    points = random_points(5, size)
+    points = random_points(3, size)
     process: subprocess.Popen[bytes] | None = None
 
     def kill() -> None:
