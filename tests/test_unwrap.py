@@ -365,6 +365,25 @@ def test_json_that_is_cut_keeps_the_text_before_the_cut(kind, share):
     assert warnings == ["1 of 3 lines are no JSON like the others and stand as they are"]
 
 
+@pytest.mark.parametrize("kind", ["docker", "logger", "cloud", "kibana", "logcli"])
+@pytest.mark.parametrize("size", [1, 8 << 20])
+def test_a_line_that_breaks_off_where_another_begins(kind, size):
+    """A writer that is torn inside its text, with a whole line glued behind: both texts come, at their places."""
+    made = Made()
+    for text in LINES[:2]:
+        KINDS[kind](made, text)
+    begun, at = len(made.raw), len(made.text)
+    KINDS[kind](made, LINES[0])
+    torn = next(place for place in range(begun, len(made.raw)) if place == made.offsets[at + 30])
+    del made.raw[torn:], made.text[at + 30 :], made.offsets[at + 30 :], made.lines[at + 30 :]
+    made.line = 3
+    made.end()
+    KINDS[kind](made, LINES[4])
+    found, warnings = blocks_of(bytes(made.raw), size=size)
+    check(made, found)
+    assert "1 of 3 lines" in warnings[0]
+
+
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "pretty"])
 def test_a_file_that_begins_inside_a_line(kind):
     """What ``tail -c`` leaves of the first line is passed on, and the others are unwrapped."""

@@ -14,6 +14,7 @@ import json
 import re
 from datetime import UTC, datetime
 from functools import lru_cache
+from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from logscope.sources.places import Line, Origin, both
@@ -24,18 +25,19 @@ if TYPE_CHECKING:
 _SAMPLE = 32  # lines that tell whether texts end with a newline of their own
 _PREFIX = 256  # text before an object, such as a tag
 _LONGEST = 1 << 20  # bytes of a pretty-printed object
-_TEMPLATES, _KNOWN = 8, 4096
+_TEMPLATES, _KNOWN = 16, 4096
+_TRIES = 16  # places in a broken line where a whole object may begin
 
 _MESSAGES = ("log", "message", "msg", "textpayload", "line", "text", "body", "shortmessage")
-_SURE = frozenset({"log", "message", "msg"})  # enough alone; others need a time, a label or a level beside them
+_SURE = 3  # so many of them are enough alone; the others need a time, a label or a level beside them
 _TIMES = ("time", "timestamp", "asctime", "ts", "datetime", "sourcerealtimetimestamp", "realtimetimestamp", "date")
 _LEVEL_KEYS = frozenset({"level", "levelname", "severity", "loglevel", "lvl", "priority"})
 _LABELS = {
     **dict.fromkeys(("hostname", "host", "node", "nodename", "machine"), 0),
     **dict.fromkeys(("systemdunit", "unit", "service", "servicename", "app", "appname", "job"), 1),
-    **dict.fromkeys(("pod", "podname", "syslogidentifier"), 2),
+    **dict.fromkeys(("pod", "podname", "syslogidentifier", "logstream"), 2),
     **dict.fromkeys(("container", "containername", "tag"), 3),
-    **dict.fromkeys(("replica", "worker", "instance", "task"), 4),
+    **dict.fromkeys(("replica", "worker", "instance"), 4),
 }
 _RANKS = {
     **{f"{name}rank": f"{name}_rank" for name in ("tp", "dp", "pp", "ep")},
@@ -54,6 +56,7 @@ _NUMBER = re.compile(rb"\d+")
 _PRETTY = re.compile(rb"\s*(?:\[|\{|\[\s*\{)[ \t]*\r?\n")
 # fluentd's file and stdout outputs put time and tag before the object.
 _TAGGED = re.compile(rb"(\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d[\d.]*(?:Z| ?[+-]\d\d:?\d\d)?)[ \t]+([^\s:]+):?[ \t]+")
+_OBJECT = re.compile(rb'(?<!:)(?<!: )\{\s*"')  # none that is a value of another
 _OPENS = re.compile(rb"([ \t]*)(?:\[[ \t]*)?\{[ \t]*\r?\n")
 
 
@@ -109,7 +112,7 @@ def _found(thing: dict[str, Any]) -> _Found | None:
                     said.setdefault(kind, (key, number))
                 elif number.isdigit() and len(number) < 10:
                     ranks.append((kind, int(number)))
-    if message is None or (message[2] not in _SURE and not (time or labels or said)):
+    if message is None or (message[1] >= _SURE and not (time or labels or said)):
         return None
     nothing = ("", "")
     names = dict.fromkeys(name for _, name in sorted(labels, key=lambda label: label[0]))
@@ -157,6 +160,8 @@ def _is_bytes(value: Any) -> bool:
 
 def _stamp(value: Any) -> str | None:
     """Return a time as ISO 8601 text: as printed, or made from seconds (or ms, us, ns) since 1970."""
+    if isinstance(value, str) and value[10:11] == "T" and "," not in value:
+        return value
     if isinstance(value, str) and not value.replace(".", "", 1).isdigit():
         return value.replace(" ", "T", 1).replace(",", ".", 1) or None
     try:
@@ -290,7 +295,7 @@ class JsonLines:
         text = data[start:end]
         said = said_by(text)
         if said is None:
-            return Line(start, self._cut(text, start) or [(text, start)]), end
+            return self._broken(text, start), end
         self._key = said.key.encode("utf-8", "surrogateescape")
         time, origin = said.time, said.origin
         pieces: list[tuple[bytes, int]] = []
@@ -300,7 +305,7 @@ class JsonLines:
             origin = both(Origin(tagged[2].decode("utf-8", "surrogateescape")), origin)
         elif before.strip(b" \t[,\r\n"):
             pieces.append((before, start))
-        elif not opens and isinstance(said.message, str) and not said.trace and text.endswith(b"\n"):
+        elif not opens and not said.trace and text.endswith(b"\n") and len(self._templates) < _TEMPLATES:
             self._learn(text, said)
         if isinstance(said.message, str):
             pieces += _string(text, start, said.key, said.message)
@@ -331,18 +336,32 @@ class JsonLines:
         template = _Template(text, said)
         found = template.fits(text)
         if found and template.text and json.loads(b'"%s"' % found[template.text], strict=False) == said.message:
-            self._templates = [template, *self._templates][:_TEMPLATES]
+            self._templates.append(template)
 
-    def _cut(self, text: bytes, start: int) -> list[tuple[bytes, int]]:
-        """Return the text of an object whose end is cut off, as far as it goes; nothing where none begins."""
-        begin = text.find(b"{", 0, _PREFIX)
-        place = re.compile(rb'"%s"\s*:\s*"' % re.escape(self._key)).search(text, begin) if self._key else None
-        raw = _STRING.match(text.rstrip(b"\r\n"), place.end()) if begin >= 0 and place else None
-        if not raw or not raw[0]:
-            return []
-        pieces = _pieces(raw[0], start + raw.start())
-        end_line(pieces, start)
-        return pieces
+    def _broken(self, text: bytes, start: int) -> Line:
+        """Return a line that is no whole object: of one whose end is cut off, the text as far as it goes.
+
+        A whole object may follow where it breaks off: two writers, or a writer that was killed and began again.
+        """
+        begin, key = text.find(b"{", 0, _PREFIX), re.compile(rb'"%s"\s*:\s*"' % re.escape(self._key))
+        again, follows = 0, None
+        for object_ in islice(_OBJECT.finditer(text, max(begin, 0) + 1), _TRIES):
+            again = object_.start()
+            if follows := said_by(text[again:]):
+                break
+        cut = text[:again] if follows else text
+        pieces = [(cut, start)]
+        if self._key and begin >= 0 and (place := key.search(cut, begin)):
+            raw = cut[place.end() :].rstrip(b"\r\n")
+            string = _STRING.match(raw)
+            if string and string[0] and raw[string.end() : string.end() + 2] in (b"", b"\\", b'"', b'",', b'"}'):
+                pieces = _pieces(string[0], start + place.end())
+        if follows and isinstance(follows.message, str):
+            end_line(pieces, start)
+            pieces += _string(text[again:], start + again, follows.key, follows.message)
+        if follows or pieces[0][0] is not cut:
+            end_line(pieces, start)
+        return Line(start, pieces, time=follows and follows.time, origin=follows.origin if follows else Origin())
 
 
 def _string(text: bytes, start: int, key: str, value: str) -> list[tuple[bytes, int]]:

@@ -112,10 +112,8 @@ class Tail:
         self.name = name
         self.gap = False
         self.ended = False  # for good: nothing can follow
-        self._fd = fd
-        self._owned = owned
-        self._size = size
-        self._slack = slack
+        self._fd, self._owned = fd, owned
+        self._size, self._slack = size, slack
         self._begin()
 
     def _begin(self) -> None:
@@ -198,10 +196,9 @@ class _FileTail(Tail):
     """A followed file; without a path (redirected standard input) only its descriptor is looked at."""
 
     def __init__(
-        self, fd: int, name: str, size: int, slack: int, *, path: str | None, warn: Callable[[str], None]
+        self, fd: int, name: str, size: int, slack: int, path: str | None, warn: Callable[[str], None]
     ) -> None:
-        self._path = path
-        self._warn = warn
+        self._path, self._warn = path, warn
         super().__init__(fd, name, size, slack, owned=path is not None)
 
     def _begin(self) -> None:
@@ -300,7 +297,7 @@ def _open(path: Any, size: int, slack: int, warn: Callable[[str], None]) -> Tail
         except (OSError, AttributeError) as error:
             raise InputError(f"'{name}' cannot be followed: it has no descriptor") from error
         if stat.S_ISREG(os.fstat(fd).st_mode):
-            return _FileTail(fd, name, size, slack, path=None, warn=warn)
+            return _FileTail(fd, name, size, slack, None, warn)
         return _PipeTail(fd, name, size, slack, owned=False)
     name = os.fsdecode(path)
     try:
@@ -320,7 +317,7 @@ def _open(path: Any, size: int, slack: int, warn: Callable[[str], None]) -> Tail
     except InputError:
         os.close(fd)
         raise
-    return _FileTail(fd, name, size, slack, path=name, warn=warn)
+    return _FileTail(fd, name, size, slack, name, warn)
 
 
 def _refuse(name: str, head: bytes) -> None:
