@@ -193,14 +193,14 @@ def load_file(path: str | Path, *, prove: bool = True) -> GrammarFile:
         why = error.strerror
         raise InputError(f"cannot read the grammar '{path}'", why=why, help="see `logscope grammar list`") from error
     if not prove:
-        return _build(str(path), tomllib.loads(raw.decode()))
+        return build(str(path), tomllib.loads(raw.decode()))
     # pydantic, which checks the form, costs more to import than a small log costs to read.
-    from logscope.grammar.proof import checked, proved  # noqa: PLC0415
+    from logscope.grammar.proof import parsed, proved  # noqa: PLC0415
 
-    return proved(_build(str(path), checked(str(path), raw)), raw.decode())
+    return proved(str(path), *parsed(str(path), raw))
 
 
-def _build(path: str, table: dict[str, Any]) -> GrammarFile:
+def build(path: str, table: dict[str, Any]) -> GrammarFile:
     """Return the file a table of the right form describes."""
     families = table.get("family", {})
     dialects = []
