@@ -458,6 +458,13 @@ decimals = { norm = 4 }
 text = "TICK[a] tick 4: shape=(1, 2), norm=1.5000, a=1"
 event = "tick"
 expect = { norm = 1.5 }
+[[prefix]]
+name = "wrapper"
+pattern = '<(?P<origin>\\w+) (?P<pid>\\d+)> '
+[[sample]]
+text = "<a 1> "
+prefix = "wrapper"
+expect = { origin = "a", pid = 1 }
 """
 WRONG: list[Any] = [
     0, -1, 1.5, True, "", "x", "TICK[", "tagged", "pairs", "call", "pattern", "keyvalue", "traceback", [], ["x"], [1],

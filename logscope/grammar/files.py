@@ -52,6 +52,7 @@ class GrammarFile:
 
     name: str
     title: str
+    description: str
     path: str
     dialects: list[Dialect]
     prefixes: list[Form]
@@ -215,7 +216,9 @@ def build(path: str, table: dict[str, Any]) -> GrammarFile:
         dialects.append(Dialect(name, source=f"{path}, event {number} ({name})", **keys))
     prefixes = [Form(one["name"], regex.compile(one["pattern"]), taught=True) for one in table.get("prefix", [])]
     samples = [Sample(index, **sample) for index, sample in enumerate(table.get("sample", []))]
-    return GrammarFile(table["name"], table.get("title", table["name"]), path, dialects, prefixes, samples)
+    name = table["name"]
+    title, description = table.get("title", name), table.get("description", "")
+    return GrammarFile(name, title, description, path, dialects, prefixes, samples)
 
 
 def join(files: Sequence[GrammarFile]) -> Grammar:
