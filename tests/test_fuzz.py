@@ -28,7 +28,7 @@ from hypothesis import strategies as st
 from logscope import grammar as grammars
 from logscope.check import Checker
 from logscope.errors import GrammarError
-from logscope.grammar import inside_quotes
+from logscope.grammar import inside_quotes, proof
 from logscope.model import ForwardPass, Payload, ServerEvent
 from doors import Parser
 from logscope.passes import Labeller
@@ -458,6 +458,13 @@ decimals = { norm = 4 }
 text = "TICK[a] tick 4: shape=(1, 2), norm=1.5000, a=1"
 event = "tick"
 expect = { norm = 1.5 }
+[[prefix]]
+name = "wrapper"
+pattern = '<(?P<origin>\\w+) (?P<pid>\\d+)> '
+[[sample]]
+text = "<a 1> "
+prefix = "wrapper"
+expect = { origin = "a", pid = 1 }
 """
 WRONG: list[Any] = [
     0, -1, 1.5, True, "", "x", "TICK[", "tagged", "pairs", "call", "pattern", "keyvalue", "traceback", [], ["x"], [1],
@@ -484,7 +491,7 @@ def test_grammars_of_any_kind(writer: Writer) -> None:
             holder = holder[key]
         holder[last] = copy.deepcopy(writer.one(WRONG))
     try:
-        grammars._Builder("own.toml", TOML, table).build()
+        proof.proved("own.toml", TOML, table)
     except GrammarError as error:
         assert str(error)  # noqa: PT017 - many of the tables load
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 import re
 import tomllib
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -39,11 +39,11 @@ class Sample:
     A sample of a wrapper names its ``prefix`` instead of an event. ``index`` is its place among the file's samples.
     """
 
-    text: str
-    event: str | None
-    prefix: str | None
-    expect: dict[str, Any]
     index: int
+    text: str
+    event: str | None = None
+    prefix: str | None = None
+    expect: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -52,6 +52,7 @@ class GrammarFile:
 
     name: str
     title: str
+    description: str
     path: str
     dialects: list[Dialect]
     prefixes: list[Form]
@@ -62,24 +63,9 @@ class GrammarFile:
 class Grammar:
     """Several grammar files as one: which literal texts begin a record, and how each can be read.
 
-    anchors
-        the dialects by anchor text, longest anchors first where one begins like another.
-    strict
-        the anchors whose every text is a record, read or not.
-    keys
-        what is searched for: of every anchor the part from its rarest character on, with the anchors it may belong
-        to and how far before it they begin. Searching for ``ze mismatch for`` is several times faster than for
-        ``size mismatch for``, since fewer places of a log have to be looked at twice.
-    undigited_finder
-        the same over bytes without their digits, keys without theirs: what it does not find holds no anchor.
-    digited_finder
-        the same for the keys that have digits: where it finds something, other digits can make an anchor.
-    steady
-        the anchors none of whose patterns names a digit: texts that differ in digits only are read alike.
-    hot
-        the anchor most records of a large log have; the scanner has a fast way for it.
-    prefixes
-        the forms of prefixes that the files teach.
+    The package's docstring says what its parts are for. ``keys`` are what is searched for: of every anchor the part
+    from its rarest character on, with the anchors it may belong to and how far before it they begin. Searching for
+    ``ze mismatch for`` is several times faster than for ``size mismatch for``: fewer places are looked at twice.
     """
 
     files: list[GrammarFile]
@@ -135,12 +121,6 @@ class Grammar:
             form.overtimes = 0
 
 
-def grammar_folders() -> list[Path]:
-    """Return where shipped grammars may stand: inside the package (wheel) or beside it (checkout, editable)."""
-    package = Path(__file__).resolve().parents[1]
-    return [package / "grammars", package.parent / "grammars"]
-
-
 def user_folder() -> Path:
     """Return the folder whose ``*.toml`` files are loaded besides the shipped grammars (XDG)."""
     base = os.environ.get("XDG_CONFIG_HOME") or str(Path.home() / ".config")
@@ -148,7 +128,7 @@ def user_folder() -> Path:
 
 
 def find_shipped(name: str) -> Path:
-    """Return the path of a shipped grammar.
+    """Return the path of a shipped grammar: inside the package (wheel) or beside it (checkout, editable).
 
     Raises
     ------
@@ -156,15 +136,13 @@ def find_shipped(name: str) -> Path:
         the installation is incomplete.
 
     """
-    for folder in grammar_folders():
-        path = folder / f"{name}.toml"
-        if path.is_file():
-            return path
-    raise GrammarError(
-        f"the shipped grammar '{name}' is not there",
-        why="looked in " + " and ".join(map(str, grammar_folders())),
-        help="this installation of logscope is incomplete: install it again",
-    )
+    package = Path(__file__).resolve().parents[1]
+    folders = (package / "grammars", package.parent / "grammars")
+    found = next((folder / f"{name}.toml" for folder in folders if (folder / f"{name}.toml").is_file()), None)
+    if found is None:
+        why, advice = f"looked in {folders[0]} and {folders[1]}", "this installation is incomplete: install it again"
+        raise GrammarError(f"the shipped grammar '{name}' is not there", why=why, help=advice)
+    return found
 
 
 def available() -> list[Path]:
@@ -216,14 +194,14 @@ def load_file(path: str | Path, *, prove: bool = True) -> GrammarFile:
         why = error.strerror
         raise InputError(f"cannot read the grammar '{path}'", why=why, help="see `logscope grammar list`") from error
     if not prove:
-        return _build(str(path), tomllib.loads(raw.decode()))
+        return build(str(path), tomllib.loads(raw.decode()))
     # pydantic, which checks the form, costs more to import than a small log costs to read.
-    from logscope.grammar.proof import checked, proved  # noqa: PLC0415
+    from logscope.grammar.proof import parsed, proved  # noqa: PLC0415
 
-    return proved(_build(str(path), checked(str(path), raw)), raw.decode())
+    return proved(str(path), *parsed(str(path), raw))
 
 
-def _build(path: str, table: dict[str, Any]) -> GrammarFile:
+def build(path: str, table: dict[str, Any]) -> GrammarFile:
     """Return the file a table of the right form describes."""
     families = table.get("family", {})
     dialects = []
@@ -236,17 +214,11 @@ def _build(path: str, table: dict[str, Any]) -> GrammarFile:
             keys["lead"] = regex.compile(f"(?:{keys['lead']})$")
         name = keys.pop("name")
         dialects.append(Dialect(name, source=f"{path}, event {number} ({name})", **keys))
-    return GrammarFile(
-        table["name"],
-        table.get("title", table["name"]),
-        path,
-        dialects,
-        [Form(one["name"], regex.compile(one["pattern"]), taught=True) for one in table.get("prefix", [])],
-        [
-            Sample(one["text"], one.get("event"), one.get("prefix"), one.get("expect", {}), index)
-            for index, one in enumerate(table.get("sample", []))
-        ],
-    )
+    prefixes = [Form(one["name"], regex.compile(one["pattern"]), taught=True) for one in table.get("prefix", [])]
+    samples = [Sample(index, **sample) for index, sample in enumerate(table.get("sample", []))]
+    name = table["name"]
+    title, description = table.get("title", name), table.get("description", "")
+    return GrammarFile(name, title, description, path, dialects, prefixes, samples)
 
 
 def join(files: Sequence[GrammarFile]) -> Grammar:
@@ -259,15 +231,8 @@ def join(files: Sequence[GrammarFile]) -> Grammar:
     # Alternatives are tried in order: of two anchors that begin alike the longer must come first, and the shorter
     # one's dialects are a fallback for it.
     ordered = sorted(anchors, key=lambda anchor: (-len(anchor), anchor))
-    table = {
-        anchor: tuple(
-            dialect
-            for one in (anchor, *ordered)
-            if one is anchor or (anchor != one and anchor.startswith(one))
-            for dialect in anchors[one]
-        )
-        for anchor in ordered
-    }
+    ways = {anchor: [one for one in ordered if anchor.startswith(one)] for anchor in ordered}
+    table = {anchor: tuple(way for one in ones for way in anchors[one]) for anchor, ones in ways.items()}
     keys = _keys(ordered)
     union = _any_of(keys)
     return Grammar(

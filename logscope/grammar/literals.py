@@ -24,7 +24,7 @@ _INTEGER = re.compile(r"[-+]?\d+")
 _NON_FINITE = re.compile(_NON_FINITE_FORM)
 _WORD = re.compile(r"[^\s,()\[\]{}<>'\"=]+")
 _NAME = re.compile(r"[A-Za-z_][\w.]*")
-_BLANK = re.compile(r"\s*")
+_BLANK: Any = re.compile(r"\s*")
 _STRING = re.compile(r"(?:[rbuRBU]{0,2})('(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\")", re.DOTALL)
 _STRING_OPEN = re.compile(r"[rbuRBU]{0,2}['\"]")
 _ESCAPE = re.compile(r"\\(?:x([0-9a-fA-F]{2})|u([0-9a-fA-F]{4})|U([0-9a-fA-F]{8})|([0-7]{1,3})|(.))", re.DOTALL)
@@ -254,9 +254,9 @@ def _read_container(source: str, at: int, depth: int) -> Value:
             elided, index = True, index + 3
         else:
             item = read_value(source, index, depth=depth + 1)
-            index = _after_blanks(source, item.end)
+            index = _BLANK.match(source, item.end).end()
             if opening == "{" and source.startswith(":", index):
-                value = read_value(source, _after_blanks(source, index + 1), depth=depth + 1)
+                value = read_value(source, _BLANK.match(source, index + 1).end(), depth=depth + 1)
                 pairs[str(item.value)], index = value.value, value.end
             else:
                 items.append(item.value)
@@ -270,14 +270,9 @@ def _read_container(source: str, at: int, depth: int) -> Value:
     return Value(items or pairs if kind == "dict" else items, kind, at, index + 1)
 
 
-def _after_blanks(source: str, at: int) -> int:
-    found = _BLANK.match(source, at)
-    return found.end() if found is not None else at
-
-
 def _next_item(source: str, at: int, kind: str) -> int:
     """Return where the next item or the end of a container stands. Raises Unfinished when the text ends before it."""
-    index = _after_blanks(source, at)
+    index: int = _BLANK.match(source, at).end()
     if index >= len(source):
         raise Unfinished(index, f"a {kind}")
     return index

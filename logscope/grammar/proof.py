@@ -18,7 +18,7 @@ from pydantic_core import PydanticCustomError
 
 from logscope.errors import GrammarError, Message, Where, did_you_mean
 from logscope.grammar import TIME_LIMIT
-from logscope.grammar.files import join
+from logscope.grammar.files import build, join
 from logscope.grammar.literals import as_text
 from logscope.grammar.prefixes import layers, peel
 from logscope.model import Role  # noqa: TC001 - pydantic reads it at run time
@@ -117,11 +117,11 @@ class File(_Table):
     sample: Annotated[list[Shown], Field(min_length=1)]
 
 
-def checked(path: str, raw: bytes) -> dict[str, Any]:
-    """Return a grammar file's table when it has the form of one. Raises GrammarError."""
+def parsed(path: str, raw: bytes) -> tuple[str, dict[str, Any]]:
+    """Return a grammar file's text and its table. Raises GrammarError."""
     try:
         text = raw.decode()
-        table = tomllib.loads(text)
+        return text, tomllib.loads(text)
     except UnicodeDecodeError as error:
         raise GrammarError(f"'{path}' is not UTF-8 text", why=str(error), help="save the file as UTF-8") from error
     except tomllib.TOMLDecodeError as error:
@@ -132,6 +132,10 @@ def checked(path: str, raw: bytes) -> dict[str, Any]:
         why = re.sub(r" \(at .*\)$", "", str(error))
         advice = "patterns are best written in 'single quotes'"
         raise GrammarError(Message("this grammar is not valid TOML", where, why, None, advice)) from error
+
+
+def proved(path: str, text: str, table: dict[str, Any]) -> GrammarFile:
+    """Return the file a table describes, its form checked and its samples read. Raises GrammarError."""
     try:
         File.model_validate(_with_families(path, text, table))
     except ValidationError as errors:
@@ -141,7 +145,9 @@ def checked(path: str, raw: bytes) -> dict[str, Any]:
     if not table.get("event") and not table.get("prefix"):
         where = _place(path, text, ())
         raise GrammarError("this grammar has no [[event]]", where=where, help="a grammar describes events or prefixes")
-    return table
+    file = build(path, table)
+    _read_samples(file, text)
+    return file
 
 
 def _with_families(path: str, text: str, table: dict[str, Any]) -> dict[str, Any]:
@@ -219,7 +225,7 @@ def _place(path: str, text: str, at: Sequence[str | int]) -> Where:
 # ------------------------------------------------------------------------------------------------------------ samples
 
 
-def proved(file: GrammarFile, text: str) -> GrammarFile:
+def _read_samples(file: GrammarFile, text: str) -> None:
     """Read every sample and compare; demand that every event and prefix is shown by one. Raises GrammarError."""
     grammar = join([file])
     shown = set()
@@ -242,7 +248,6 @@ def proved(file: GrammarFile, text: str) -> GrammarFile:
             advice = "add a [[sample]] that only this form reads"
             where = _place(file.path, text, (header, index))
             raise GrammarError(Message(f"no sample shows this form of '{name}'", where, why, None, advice))
-    return file
 
 
 def _read(grammar: Grammar, sample: Sample) -> tuple[int, str | None, Any]:
