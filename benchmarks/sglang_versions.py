@@ -227,13 +227,19 @@ def _value(section: str, value: str) -> str:
     return f" ({value})" if section == "lines" else f": {value}" if value else ""
 
 
+def _version(wanted: str) -> str:
+    """Return a version as it is, and that of a wheel from its name (``sglang-0.5.23-cp311-...whl``)."""
+    return wanted if not wanted.endswith(".whl") else Path(wanted).name.split("-")[1]
+
+
 def main(arguments: list[str]) -> None:
     """Compare the versions named on the command line."""
     keep = "--keep" in arguments
     known: dict[str, Any] = json.loads(KNOWN.read_text(encoding="utf-8")) if KNOWN.exists() else {}
     before, state = known.get("version", "nothing"), known.get("state", {})
-    for version in (one for one in arguments if one != "--keep"):
-        found = fetch(version)
+    for wanted in (one for one in arguments if one != "--keep"):
+        found = fetch(wanted)
+        version = _version(wanted)
         changes = differences(state, found)
         number = sum(line.startswith("  ") for line in changes)
         print(f"{version} against {before}: {number or 'no'} differences", *changes, sep="\n", flush=True)

@@ -491,13 +491,16 @@ def test_a_maintainer_sees_what_a_release_changed(tmp_path, capsys):
     spec = importlib.util.spec_from_file_location("sglang_versions", path)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    old, new = wheel(tmp_path / "a.whl", accept="accept len"), wheel(tmp_path / "b.whl", accept="accepted length")
+    old, new = (
+        wheel(tmp_path / "sglang-1-any.whl", accept="accept len"),
+        wheel(tmp_path / "sglang-2-any.whl", accept="accepted length"),
+    )
     state = module.read_wheel(old)
     assert state["layer ids"] == {"Bar": "id + 1", "Foo": "id + 1"}
     assert state["arguments"].keys() == {"model_path"}
     assert state["signatures"] == {"ModelRunner.load_model": "self"}
     module.main([str(old), str(new)])
-    printed = capsys.readouterr().out.split("b.whl against ")[1]
+    printed = capsys.readouterr().out.split("2 against 1: ")[1]
     assert "2 differences" in printed
     assert "  - accept len: {:.2f}, \n" in printed
     assert "  + accepted length: {:.2f},  (metrics.py)\n" in printed

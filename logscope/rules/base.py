@@ -411,7 +411,9 @@ class View:
 
     @property
     def num_aux(self) -> int | None:
-        """How many states were joined, as the join prints it, else as ``forward_end`` does."""
+        """How many states were joined, as the join prints it, else as ``forward_end`` does; a count of rows is none."""
+        if self.join is not None and counts_rows(self.join.payload, self.hidden):
+            return (self.join.payload.width or 0) // (self.hidden or 1)
         end = self.first.get("forward_end")
         for record in (self.join, end):
             value = num_aux(record.payload) if record is not None else None
@@ -449,6 +451,17 @@ class View:
         """Return ``lines 80, 83, 86``, the records' places for the eye."""
         numbers = [str(record.line) for record in records if record is not None]
         return f"line{'s' * (len(numbers) > 1)} {', '.join(numbers)}"
+
+
+def counts_rows(payload: Payload, hidden: int | None) -> bool:
+    """Tell whether a join's ``num_aux`` is its rows: a list's print of one packed [rows, states x hidden] tensor.
+
+    Targets of the DeepSeek family hand their captures on in this form from SGLang 0.5.17 on.
+    """
+    printed, width = num_aux(payload), payload.width
+    if printed is None or printed != payload.rows or not hidden or not width or width % hidden:
+        return False
+    return width // hidden not in (1, printed)
 
 
 def is_embedding(payload: Payload) -> bool:

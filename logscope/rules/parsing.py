@@ -11,13 +11,23 @@ from typing import TYPE_CHECKING, Any
 from logscope.model import DEBUG_EVENTS, Place, num_aux
 from logscope.queries.setup import GRAPHS
 from logscope.queries.words import count
-from logscope.rules.base import Checked, Rule, is_embedding, register
+from logscope.rules.base import Checked, Rule, counts_rows, is_embedding, register
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from logscope.model import Finding, Payload, ServerEvent
     from logscope.rules.base import Scene, View
+
+
+# Said once for all row counts: what is wrong is the print, not the pass.
+_ROWS = (
+    "num_aux of an aux concat is its number of rows; the states are packed in one tensor, and there are as many as its"
+    " width holds hidden sizes"
+)
+_CHUNK = (
+    "a list's print counts and loops over rows there: print aux.chunk(K, dim=-1), as `logscope grammar snippet` does"
+)
 
 
 class _Places:
@@ -233,7 +243,9 @@ class Contradiction(Rule):
                 f"A record contradicts itself: {what}.",
                 place,
                 evidence=f"{count(times, 'record')}",
-                help="the print says one thing twice, and differently: look at the line and at the code that prints it",
+                help=_CHUNK
+                if what == _ROWS
+                else "the print says one thing twice, and differently: look at the line and at the code that prints it",
             )
 
     def checked(self) -> Checked:
@@ -249,6 +261,8 @@ def _contradicts(payload: Payload, hidden: int | None) -> str | None:
         return "an embedding capture with residual_is_none=False; the embedding has no residual yet"
     if payload.event == "layer_capture" and residual is True and not is_embedding(payload):
         return "a layer capture with residual_is_none=True; only the embedding has no residual"
+    if payload.event == "aux_concat" and counts_rows(payload, hidden):
+        return _ROWS
     joined = num_aux(payload)
     wide = payload.width // hidden if hidden and payload.width and payload.width % hidden == 0 else None
     if payload.event == "aux_concat" and joined is not None and joined > 1 and wide not in (joined, None):
