@@ -28,7 +28,7 @@ def test_two_commands_are_single_lines_from_an_empty_clone():
         assert command.startswith("python3 -m venv .venv && .venv/bin/pip install -q ")
         assert "\\" not in command
     assert ".venv/bin/logscope " in look
-    assert test.endswith(".venv/bin/python -m pytest -q")
+    assert test.endswith(".venv/bin/python -m pytest -q -n auto")
     assert ".venv/" in (ROOT / ".gitignore").read_text(encoding="utf-8").splitlines()
 
 
