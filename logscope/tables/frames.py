@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from functools import cached_property
+from math import isfinite
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -243,13 +244,23 @@ def as_time(printed: pl.Series) -> pl.Series:
 
 
 def event_rows(found: pl.DataFrame) -> Iterator[dict[str, Any]]:
-    """Yield rows of the events frame as fixed event records: all of EVENT_KEYS; nan and inf by their names."""
+    """Yield rows of the events frame as fixed event records: all of EVENT_KEYS; nan and inf by their names.
+
+    Rows that say the same share their fields: they are to be read.
+    """
     columns = found.select(*EVENT_KEYS).with_columns(time=found["time_printed"])
+    shapes = {None: None} | {
+        text: [int(axis) for axis in text.split("x")] for text in found["shape"].unique().drop_nulls()
+    }
+    fields: dict[str, Any] = {}
     for row in columns.iter_rows(named=True):
-        row["shape"] = None if row["shape"] is None else [int(axis) for axis in row["shape"].split("x")]
-        row["norm"] = plain(row["norm"])
-        row["head"] = plain(row["head"])
-        row["fields"] = json.loads(row["fields"])
+        norm, head, text = row["norm"], row["head"], row["fields"]
+        row["shape"] = shapes[row["shape"]]
+        if norm is not None and not isfinite(norm):
+            row["norm"] = plain(norm)
+        if head is not None and not all(map(isfinite, head)):
+            row["head"] = plain(head)
+        row["fields"] = fields[text] if text in fields else fields.setdefault(text, json.loads(text))
         yield row
 
 

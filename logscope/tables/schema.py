@@ -214,6 +214,8 @@ PREFIXES = _schema(
     }
 )  # fmt: skip
 
+LINES = _schema({**PRINTS, "server": pl.Int64})
+
 # -- what users see (docs/reference/frames.md) ----------------------------------------------------------------------
 
 PREFIX = _schema(

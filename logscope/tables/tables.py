@@ -254,8 +254,10 @@ def with_records(passes: pl.DataFrame, records: pl.DataFrame) -> pl.DataFrame:
         wide=pl.when(draft).then(read > pl.coalesce(embeds, joined)),
     )
     whole = pl.when(joined % pl.col("hidden") == 0).then(joined // pl.col("hidden"))
-    told = found.with_columns(states=whole).cast({n: PASSES[n] for n in found.columns if n != "pass"})
-    return passes.drop(*told.columns, "states", strict=False).join(told, left_on="key", right_on="pass").select(*PASSES)
+    told = found.with_columns(states=whole)
+    told = told.cast({name: dtype for name, dtype in PASSES.items() if name in told.columns})
+    kept = passes.drop(*told.columns, strict=False)
+    return kept.join(told, left_on="key", right_on="pass", maintain_order="left").select(*PASSES)
 
 
 def value_keys(values: pl.Series) -> NDArray[np.uint64]:
