@@ -119,15 +119,16 @@ class _Events:
     def __init__(self, source: Columns, select: Select | None = None) -> None:
         self._source = source
         self._rows: pl.Series | None = None
-        kind = source.column("server", "kind").gather(source.column("lines", "server"))
-        self._restrict((kind != "unparsed").fill_null(value=True))
+        self._record, self._server = self._line("record"), self._line("server")
+        unparsed = (source.column("server", "kind") == "unparsed").arg_true()
+        if len(unparsed):
+            self._restrict(~self._server.is_in(unparsed.implode()).fill_null(value=False))
         if select:
             self._restrict(select.of_events(self.column))
 
     def _restrict(self, rows: pl.Series) -> None:
         """Leave out rows of those that are left."""
-        if not rows.all():
-            self._rows = rows.arg_true() if self._rows is None else self._rows.filter(rows)
+        self._rows = rows.arg_true() if self._rows is None else self._rows.filter(rows)
         self._record, self._server = self._line("record"), self._line("server")
         self.__dict__.pop("_said", None)
 
@@ -160,8 +161,10 @@ class _Events:
 
     def _value(self, name: str, said: str) -> pl.Series:
         """Return norm or first values: a print's own, else its record's; of a server row the payload's."""
-        own = self._line("head").is_not_null()
-        printed = self._line(name).zip_with(own, self._of_record(name))
+        head = self._line("head")
+        printed = self._of_record(name)
+        if head.null_count() < len(head):
+            printed = self._line(name).zip_with(head.is_not_null(), printed)
         return printed.zip_with(self._server.is_null(), self._of_payload(said))
 
     def column(self, name: str) -> pl.Series:
@@ -226,6 +229,8 @@ def _text(fields: dict[str, Any]) -> str:
 
 
 def _first_of(one: pl.Series, other: pl.Series) -> pl.Series:
+    if one.null_count() == len(one):  # the usual case for what only differing writers have
+        return other
     return one.zip_with(one.is_not_null(), other)
 
 
