@@ -213,7 +213,7 @@ class _Events:
         told = self._source.column("payloads", "fields")
         odd = told.str.contains("NaN|Infinity")
         if odd.any():
-            told = told.scatter(odd.arg_true(), [_text(json.loads(text)) for text in told.filter(odd)])
+            told = told.clone().scatter(odd.arg_true(), [_text(json.loads(text)) for text in told.filter(odd)])
         found = told.gather(self._said)
         extra = self._source.column("prefixes", "extra").gather(self._line("prefix"))
         more = (extra != "[]").arg_true()
