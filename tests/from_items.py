@@ -185,9 +185,7 @@ def _state(prefix: str, record: Any) -> dict[str, Any]:
 
 
 def _keys(values: list[Any]) -> pl.Series:
-    lists = pl.Series([None if one is None else list(one) for one in values], dtype=pl.List(pl.Float64))
-    keys = pl.Series(value_keys(lists), dtype=pl.UInt64)
-    return keys.set(lists.is_null(), None)
+    return value_keys(pl.Series([None if one is None else list(one) for one in values], dtype=pl.List(pl.Float64)))
 
 
 def from_items(

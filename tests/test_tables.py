@@ -195,16 +195,17 @@ numbers = st.floats(width=16) | st.sampled_from([0.0, -0.0, math.nan, math.inf, 
 def test_keys_of_values(lists: list[list[float] | None]) -> None:
     """Equal keys are equal values, whatever stands beside them: 0 is -0, nan is nan."""
     keys = value_keys(pl.Series(lists, dtype=pl.List(pl.Float64)))
-    said = [None if not one else tuple("nan" if value != value else value + 0.0 for value in one) for one in lists]
+    said = [None if one is None else tuple("nan" if value != value else value + 0.0 for value in one) for one in lists]
     for at, key in enumerate(keys):
         assert [other == key for other in keys] == [other == said[at] for other in said]
+        assert (key is None) == (lists[at] is None)
         assert key == value_keys(pl.Series([lists[at]], dtype=pl.List(pl.Float64)))[0]
 
 
 def test_keys_of_many_values_differ() -> None:
     """Numbers of few bits have keys that differ all the same, also when the same numbers change places."""
     lists = [list(values) for values in permutations([1.0, 2.0, 0.5, -1.0, 0.25, 4.0, -2.0, 8.0], 5)]
-    assert len(set(value_keys(pl.Series(lists, dtype=pl.List(pl.Float64))).tolist())) == len(lists) == 6720
+    assert len(set(value_keys(pl.Series(lists, dtype=pl.List(pl.Float64))))) == len(lists) == 6720
 
 
 def test_a_text_is_read_when_it_is_asked_for() -> None:

@@ -155,13 +155,12 @@ class Saved:
         found = self._read.get((table, name))
         if found is None:
             if name == "values_key":
-                values = self.column(table, "values")
-                found = pl.Series(name, value_keys(values), dtype=pl.UInt64).set(values.is_null(), None)
+                found = value_keys(self.column(table, "values"))
             else:
                 with self._sound():
                     found = pl.read_parquet(self._folder / f"{table}.parquet", columns=[name]).to_series()
-                found = (found.cum_sum() if name in _STEPS else found).cast(_SCHEMAS[table][name])
-            self._read[table, name] = found
+                found = found.cum_sum() if name in _STEPS else found
+            found = self._read[table, name] = found.cast(_SCHEMAS[table][name]).alias(name)
         return found
 
     def _table(self, name: str) -> pl.DataFrame:
