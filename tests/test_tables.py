@@ -157,6 +157,11 @@ def test_sql_asks_for_the_columns_it_names(monkeypatch: pytest.MonkeyPatch) -> N
     with pytest.raises(ls.UsageError, match="not understood") as error:
         frames.sql(held, "select nothing from nowhere")
     assert "events, passes, unparsed" in str(error.value.message.note)
+    with pytest.raises(ls.UsageError) as error:
+        frames.sql(held, "select nrom from events")
+    assert "capture_hidden_mode" in str(error.value.message.help)
+    assert frames.sql(held, "select COUNT(*) from events").item() == 3198
+    assert frames.sql(held, "select * from events limit 2").columns == list(EVENTS)
 
 
 @pytest.mark.parametrize(

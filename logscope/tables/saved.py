@@ -97,17 +97,17 @@ def _packed(held: Held, table: str, name: str) -> pl.Series:
 def write_events(batches: Iterable[pl.DataFrame], path: Path) -> None:
     """Write the events table as a Parquet file, with one batch of it in memory at a time.
 
-    The batches are files of their own first, in a folder beside it: polars does not append, and a stream that it draws
-    itself cannot be interrupted in order.
+    The batches are files of their own first (Arrow's cost little), in a folder beside it: polars does not append, and a
+    stream that it draws itself cannot be interrupted in order.
 
     Raises what ``batches`` raises, and OSError when the file cannot be written.
     """
     with TemporaryDirectory(prefix=f"{path.name}.", dir=path.parent) as folder, _writing():
         parts = []
         for number, batch in enumerate(batches):
-            parts.append(Path(folder) / f"{number}.parquet")
-            batch.write_parquet(parts[-1])
-        pl.scan_parquet(parts).sink_parquet(path, row_group_size=_ROWS)
+            parts.append(Path(folder) / f"{number}.arrow")
+            batch.write_ipc(parts[-1], compression="zstd")
+        pl.scan_ipc(parts).sink_parquet(path, row_group_size=_ROWS)
 
 
 @contextmanager
