@@ -51,7 +51,8 @@ class _Distinct:
 
 
 class _Maker:
-    def __init__(self, files: list[str]) -> None:
+    def __init__(self, files: list[str], key: int) -> None:
+        self.key = key
         self.files = files
         self.groups = _Distinct()
         self.heads, self.prefixes = _Distinct(), _Distinct()
@@ -94,7 +95,7 @@ class _Maker:
 
     def add_pass(self, item: ForwardPass) -> None:
         self.times[item.file] = item.time or self.times.get(item.file)
-        key = len(self.passes)
+        key = self.key + len(self.passes)
         # A damaged copy may stand before the whole one that speaks for the record.
         begin = min(one[1] for one in (item.records[0].first, *item.records[0].others, *item.records[0].variants))
         self.passes.add(
@@ -143,7 +144,8 @@ class _Maker:
             if join is not None:
                 joins.appendleft(join)
             return {}
-        topk = self.segments[item.file, item.segment].topk
+        segment = self.segments.get((item.file, item.segment))
+        topk = segment.topk if segment is not None else None
         told: dict[str, Any] = {}
         own = self.outputs.get(where)
         if own is not None:
@@ -183,14 +185,14 @@ def _state(prefix: str, record: Any) -> dict[str, Any]:
 
 
 def _keys(values: list[Any]) -> pl.Series:
-    lists = pl.Series([None if one is None else list(one) for one in values], dtype=pl.List(pl.Float64))
-    keys = pl.Series(value_keys(lists), dtype=pl.UInt64)
-    return keys.set(lists.is_null(), None)
+    return value_keys(pl.Series([None if one is None else list(one) for one in values], dtype=pl.List(pl.Float64)))
 
 
-def from_items(items: Any, *, files: list[str] | None = None, accounting: Accounting | None = None) -> Tables:
-    """Return the tables of items, in their order; copies must have been kept."""
-    maker = _Maker(list(files or []))
+def from_items(
+    items: Any, *, files: list[str] | None = None, accounting: Accounting | None = None, key: int = 0
+) -> Tables:
+    """Return the tables of items, in their order; copies must have been kept. ``key`` is that of the first pass."""
+    maker = _Maker(list(files or []), key)
     for item in items:
         if isinstance(item, Segment):
             maker.segments[item.file, item.number] = item

@@ -7,12 +7,13 @@ or in a folder: it asks for one column after the other, and only for those that 
 from __future__ import annotations
 
 import json
+import re
 from functools import cached_property
+from math import isfinite
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import polars as pl
-from polars.io.plugins import register_io_source
 
 from logscope.errors import UsageError
 from logscope.report import plain
@@ -116,102 +117,81 @@ class _Events:
     """The columns of the events: each line looked up in what it is a print of."""
 
     def __init__(self, source: Columns, select: Select | None = None) -> None:
-        self._source = source
+        self.source = source
         self._rows: pl.Series | None = None
-        kind = source.column("server", "kind").gather(source.column("lines", "server"))
-        self._restrict((kind != "unparsed").fill_null(value=True))
+        self._record, self._server = self.line("record"), self.line("server")
+        unparsed = (source.column("server", "kind") == "unparsed").arg_true()
+        if len(unparsed):
+            self._restrict(~self._server.is_in(unparsed.implode()).fill_null(value=False))
         if select:
             self._restrict(select.of_events(self.column))
 
     def _restrict(self, rows: pl.Series) -> None:
         """Leave out rows of those that are left."""
-        if not rows.all():
-            self._rows = rows.arg_true() if self._rows is None else self._rows.filter(rows)
-        self._record, self._server = self._line("record"), self._line("server")
-        self.__dict__.pop("_said", None)
+        self._rows = rows.arg_true() if self._rows is None else self._rows.filter(rows)
+        self._record, self._server = self.line("record"), self.line("server")
+        self.__dict__.pop("said", None)
 
-    def _line(self, name: str) -> pl.Series:
-        column = self._source.column("lines", name)
+    def line(self, name: str) -> pl.Series:
+        column = self.source.column("lines", name)
         return column if self._rows is None else column.gather(self._rows)
 
-    def _of_record(self, name: str) -> pl.Series:
-        return self._source.column("records", name).gather(self._record)
+    def of_record(self, name: str) -> pl.Series:
+        return self.source.column("records", name).gather(self._record)
 
-    def _of_server(self, name: str) -> pl.Series:
-        return self._source.column("server", name).gather(self._server)
+    def of_server(self, name: str) -> pl.Series:
+        return self.source.column("server", name).gather(self._server)
 
-    def _of_pass(self, name: str) -> pl.Series:
-        keys = self._source.column("passes", "key")
-        at = pl.Series(keys.search_sorted(self._source.column("records", "pass")))
-        return self._source.column("passes", name).gather(at.gather(self._record))
+    def of_pass(self, name: str) -> pl.Series:
+        keys = self.source.column("passes", "key")
+        at = pl.Series(keys.search_sorted(self.source.column("records", "pass")))
+        return self.source.column("passes", name).gather(at.gather(self._record))
 
-    def _either(self, name: str) -> pl.Series:
-        return _first_of(self._of_record(name), self._of_server(name))
+    def either(self, name: str) -> pl.Series:
+        return _first_of(self.of_record(name), self.of_server(name))
 
     @cached_property
-    def _said(self) -> pl.Series:
+    def said(self) -> pl.Series:
         """Where in the payloads stands what a line says."""
-        head = self._source.head_rows(_first_of(self._line("head"), self._of_record("head")))
-        return _first_of(head, self._server + self._source.heads)
+        head = self.source.head_rows(_first_of(self.line("head"), self.of_record("head")))
+        return _first_of(head, self._server + self.source.heads)
 
-    def _of_payload(self, name: str) -> pl.Series:
-        return self._source.column("payloads", name).gather(self._said)
+    def of_payload(self, name: str) -> pl.Series:
+        return self.source.column("payloads", name).gather(self.said)
 
-    def _value(self, name: str, said: str) -> pl.Series:
+    def value(self, name: str, said: str) -> pl.Series:
         """Return norm or first values: a print's own, else its record's; of a server row the payload's."""
-        own = self._line("head").is_not_null()
-        printed = self._line(name).zip_with(own, self._of_record(name))
-        return printed.zip_with(self._server.is_null(), self._of_payload(said))
+        head = self.line("head")
+        printed = self.of_record(name)
+        if head.null_count() < len(head):
+            printed = self.line(name).zip_with(head.is_not_null(), printed)
+        return printed.zip_with(self._server.is_null(), self.of_payload(said))
 
     def column(self, name: str) -> pl.Series:
-        """Return a column."""
-        if name in ("line", "offset"):
-            return self._line(name)
+        """Return a column of the events frame, or ``seen``: the time printed last, up to a line."""
         if name in PREFIX:
-            return self._of_prefix(name)
-        if name == "file":
-            return pl.Series(self._source.files, dtype=pl.String).gather(self._either("file"))
-        if name == "segment":
-            return self._either(name)
-        if name == "during":
-            return _first_of(self._of_pass(name), self._of_server(name))
-        if name in ("phase", "evidence", "pass"):
-            return self._of_pass("number" if name == "pass" else name)
-        if name == "role":
-            return _first_of(self._of_payload(name), self._of_pass(name).cast(pl.String))
-        if name == "seen":
-            return self._seen()
-        if name == "norm":
-            return self._value("norm", "norm")
-        if name == "head":
-            return self._value("values", "head")
-        if name == "accept_len":
-            return self._of_server(name)
-        if name == "fields":
-            return self._fields()
-        if name in ("shape", "rows", "width"):
-            shapes = self._source.column("payloads", "shape")
-            return _axes(shapes, name).gather(self._said)
-        return self._of_payload("mode" if name == "capture_hidden_mode" else name)
+            return self.of_prefix(name)
+        made = _LOOKED_UP.get(name)
+        return made(self) if made is not None else self.of_payload(name)
 
-    def _of_prefix(self, name: str) -> pl.Series:
-        column = self._source.column("prefixes", "time" if name == "time_printed" else name)
-        return (as_time(column) if name == "time" else column).gather(self._line("prefix"))
+    def of_prefix(self, name: str) -> pl.Series:
+        column = self.source.column("prefixes", "time" if name == "time_printed" else name)
+        return (as_time(column) if name == "time" else column).gather(self.line("prefix"))
 
-    def _seen(self) -> pl.Series:
+    def seen(self) -> pl.Series:
         """Return the time of every line: its own, or that of the last one before it in its file."""
-        printed = pl.DataFrame({"file": self._either("file"), "time": self._of_prefix("time_printed")})
+        printed = pl.DataFrame({"file": self.either("file"), "time": self.of_prefix("time_printed")})
         last = printed.select(pl.col("time").forward_fill().over("file")).to_series()
-        return _first_of(last, _first_of(self._of_pass("time"), self._of_server("time")))
+        return _first_of(last, _first_of(self.of_pass("time"), self.of_server("time")))
 
-    def _fields(self) -> pl.Series:
+    def fields(self) -> pl.Series:
         """Return fields as JSON text, with the ranks of a prefix that have no column of their own."""
-        told = self._source.column("payloads", "fields")
+        told = self.source.column("payloads", "fields")
         odd = told.str.contains("NaN|Infinity")
         if odd.any():
-            told = told.scatter(odd.arg_true(), [_text(json.loads(text)) for text in told.filter(odd)])
-        found = told.gather(self._said)
-        extra = self._source.column("prefixes", "extra").gather(self._line("prefix"))
+            told = told.clone().scatter(odd.arg_true(), [_text(json.loads(text)) for text in told.filter(odd)])
+        found = told.gather(self.said)
+        extra = self.source.column("prefixes", "extra").gather(self.line("prefix"))
         more = (extra != "[]").arg_true()
         joined = [
             _text(json.loads(text) | dict(json.loads(ranks)))
@@ -220,20 +200,41 @@ class _Events:
         return found.scatter(more, joined) if joined else found
 
 
+# How the columns are looked up that are neither a prefix's nor, under their own name, a payload's.
+_LOOKED_UP: dict[str, Callable[[_Events], pl.Series]] = {
+    "line": lambda of: of.line("line"),
+    "offset": lambda of: of.line("offset"),
+    "file": lambda of: pl.Series(of.source.files, dtype=pl.String).gather(of.either("file")),
+    "segment": lambda of: of.either("segment"),
+    "during": lambda of: _first_of(of.of_pass("during"), of.of_server("during")),
+    "phase": lambda of: of.of_pass("phase"),
+    "evidence": lambda of: of.of_pass("evidence"),
+    "pass": lambda of: of.of_pass("number"),
+    "role": lambda of: _first_of(of.of_payload("role"), of.of_pass("role").cast(pl.String)),
+    "rows": lambda of: _rows(of.of_payload("shape")),
+    "width": lambda of: of.of_payload("shape").list.last(),
+    "shape": lambda of: of.source.column("payloads", "shape").cast(pl.List(pl.String)).list.join("x").gather(of.said),
+    "norm": lambda of: of.value("norm", "norm"),
+    "head": lambda of: of.value("values", "head"),
+    "capture_hidden_mode": lambda of: of.of_payload("mode"),
+    "accept_len": lambda of: of.of_server("accept_len"),
+    "fields": lambda of: of.fields(),
+    "seen": lambda of: of.seen(),
+}
+
+
 def _text(fields: dict[str, Any]) -> str:
     return json.dumps(plain(fields), ensure_ascii=False)
 
 
 def _first_of(one: pl.Series, other: pl.Series) -> pl.Series:
+    if one.null_count() == len(one):  # the usual case for what only differing writers have
+        return other
     return one.zip_with(one.is_not_null(), other)
 
 
-def _axes(shapes: pl.Series, name: str) -> pl.Series:
-    if name == "width":
-        return shapes.list.last()
-    if name == "rows":
-        return shapes.list.first().set(shapes.list.len() < 2, None)
-    return shapes.cast(pl.List(pl.String)).list.join("x")
+def _rows(shapes: pl.Series) -> pl.Series:
+    return shapes.list.first().set(shapes.list.len() < 2, None)
 
 
 def as_time(printed: pl.Series) -> pl.Series:
@@ -243,13 +244,23 @@ def as_time(printed: pl.Series) -> pl.Series:
 
 
 def event_rows(found: pl.DataFrame) -> Iterator[dict[str, Any]]:
-    """Yield rows of the events frame as fixed event records: all of EVENT_KEYS; nan and inf by their names."""
+    """Yield rows of the events frame as fixed event records: all of EVENT_KEYS; nan and inf by their names.
+
+    Rows that say the same share their fields: they are to be read.
+    """
     columns = found.select(*EVENT_KEYS).with_columns(time=found["time_printed"])
+    shapes = {None: None} | {
+        text: [int(axis) for axis in text.split("x")] for text in found["shape"].unique().drop_nulls()
+    }
+    fields: dict[str, Any] = {}
     for row in columns.iter_rows(named=True):
-        row["shape"] = None if row["shape"] is None else [int(axis) for axis in row["shape"].split("x")]
-        row["norm"] = plain(row["norm"])
-        row["head"] = plain(row["head"])
-        row["fields"] = json.loads(row["fields"])
+        norm, head, text = row["norm"], row["head"], row["fields"]
+        row["shape"] = shapes[row["shape"]]
+        if norm is not None and not isfinite(norm):
+            row["norm"] = plain(norm)
+        if head is not None and not all(map(isfinite, head)):
+            row["head"] = plain(head)
+        row["fields"] = fields[text] if text in fields else fields.setdefault(text, json.loads(text))
         yield row
 
 
@@ -298,25 +309,6 @@ def unparsed(source: Columns) -> pl.DataFrame:
     return frame(UNPARSED, {"file": files, **columns})
 
 
-FRAMES: dict[str, tuple[pl.Schema, Callable[[Columns], pl.DataFrame]]] = {
-    "events": (EVENTS, events), "passes": (FORWARDS, forwards), "unparsed": (UNPARSED, unparsed)
-}  # fmt: skip
-
-
-def lazy(source: Columns, name: str, select: Select | None = None) -> pl.LazyFrame:
-    """Return ``events``, ``passes`` or ``unparsed``; of the events only the columns asked for are looked up."""
-    schema, made = FRAMES[name]
-
-    def read(
-        columns: list[str] | None, predicate: pl.Expr | None, rows: int | None, _: int | None
-    ) -> Iterator[pl.DataFrame]:
-        wanted = columns or schema.names()
-        found = events(source, wanted, select) if name == "events" else made(source).select(wanted)
-        yield (found if predicate is None else found.filter(predicate)).head(len(found) if rows is None else rows)
-
-    return register_io_source(read, schema=schema)
-
-
 def sql(source: Columns, query: str, select: Select | None = None) -> pl.DataFrame:
     """Run a query over ``events`` (the selected ones), ``passes`` and ``unparsed``.
 
@@ -326,12 +318,22 @@ def sql(source: Columns, query: str, select: Select | None = None) -> pl.DataFra
         polars does not understand it.
 
     """
+    asked = re.sub(r"count\s*\(\s*\*\s*\)", "", query.lower())
+    # A column, or a table, that is not named is not looked up.
+    names = [name for name in EVENTS if name == "line" or name in asked or "*" in asked]
+    made: dict[str, tuple[pl.Schema, Callable[[], pl.DataFrame]]] = {
+        "events": (EVENTS, lambda: events(source, names, select)),
+        "passes": (FORWARDS, lambda: forwards(source)),
+        "unparsed": (UNPARSED, lambda: unparsed(source)),
+    }
+    named = [name for name in made if name in asked]
     try:
-        return pl.SQLContext({name: lazy(source, name, select) for name in FRAMES}).execute(query, eager=True)
+        return pl.SQLContext({name: made[name][1]() for name in named}).execute(query, eager=True)
     except (pl.exceptions.PolarsError, ValueError) as error:
         raise UsageError(
             "this query is not understood",
-            why=str(error).splitlines()[0],
-            note=f"tables: {', '.join(FRAMES)}",
-            help="columns: docs/reference/frames.md",
+            why=str(error).splitlines()[0].split("; valid columns")[0],
+            note=f"tables: {', '.join(made)}",
+            help="; ".join(f"columns of {name}: {', '.join(made[name][0])}" for name in named)
+            or "columns: docs/reference/frames.md",
         ) from error

@@ -22,8 +22,6 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from functools import reduce
-from operator import and_, or_
 from typing import TYPE_CHECKING, NamedTuple
 
 import polars as pl
@@ -33,7 +31,7 @@ from logscope.model import DURING, PHASES, ROLES
 from logscope.tables.frames import prefix_frame
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Sequence
 
     from logscope.tables.tables import Tables
 
@@ -107,12 +105,12 @@ class Rank:
             return str(self.bare)
         return ".".join(f"{column.removesuffix('_rank')}{number}" for column, number in self.columns)
 
-    def accepts(self, column: Callable[[str], pl.Series]) -> pl.Series:
-        """Tell where these ranks are printed, from the columns of prefixes or events."""
+    def accepts(self) -> pl.Expr:
+        """Return the test whether these ranks are printed, on the columns of prefixes or events."""
         if self.bare is None:
-            return _all([column(name) == number for name, number in self.columns], len(column("tp_rank")))
-        shown = column("tp_rank").zip_with(column("tp_rank").is_not_null(), column("dp_rank"))
-        return _any([shown == self.bare, column("origin") == f"rank{self.bare}"], len(shown))
+            return pl.all_horizontal(pl.col(name) == number for name, number in self.columns)
+        shown = pl.coalesce("tp_rank", "dp_rank") == self.bare
+        return shown.fill_null(value=False) | (pl.col("origin") == f"rank{self.bare}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,18 +178,16 @@ class Select:
         Of a pass the records of selected sites, layers and ranks are kept, with all their copies; one without such
         records goes. Server lines have no phase, role, site or layer, and stay.
         """
-        passes, records, server = tables.passes, tables.records, tables.server
-        prefixes = prefix_frame(tables.prefixes)
-        writers = self._writers(prefixes.get_column)
-        theirs = self._labels(passes.get_column, ("phase", "role", "during")) & self._times(passes["time"])
-        kept = theirs.gather(passes["key"].search_sorted(records["pass"]))
-        kept &= self._labels(records.get_column, ("site",)) & self._layers(records["layer"])
+        writers = _mask(prefix_frame(tables.prefixes), self._writers())
+        labels = self._labels("phase", "role", "during")
+        passes = _mask(tables.passes, [*labels, *self._times(tables.passes["time"], "time")])
+        records = passes.gather(tables.passes["key"].search_sorted(tables.records["pass"]))
+        records &= _mask(tables.records, [*self._labels("site"), *self._layers()])
         if self.rank:
-            kept &= pl.int_range(len(kept), eager=True).is_in(
-                tables.prints["record"].filter(writers.gather(tables.prints["prefix"])).unique().implode()
-            )
-        lines = self._labels(server.get_column, ("during",)) & self._times(server["time"])
-        return tables.keep(kept, lines & writers.gather(server["prefix"]))
+            printed = tables.prints["record"].filter(writers.gather(tables.prints["prefix"]))
+            records &= pl.int_range(len(records), eager=True).is_in(printed.unique().implode())
+        lines = _mask(tables.server, [*self._labels("during"), *self._times(tables.server["time"], "time")])
+        return tables.keep(records, lines & writers.gather(tables.server["prefix"]))
 
     def of_events(self, column: Callable[[str], pl.Series]) -> pl.Series:
         """Tell which events belong to the selection, from columns of the events frame and ``seen``, their time.
@@ -199,27 +195,26 @@ class Select:
         An event that has no phase, role, site or layer does not belong to a selection of one: unlike :meth:`filter`,
         this leaves server lines out then, and the copies of other ranks.
         """
-        found = self._labels(column, ("phase", "role", "site", "during")) & self._layers(column("layer"))
-        return found & self._writers(column) & self._times(column("seen"))
+        tests = [*self._labels("phase", "role", "site", "during"), *self._layers(), *self._writers()]
+        if self.since is not None or self.until is not None:
+            tests += self._times(column("seen"), "seen")
+        names = sorted({"line"}.union(*(test.meta.root_names() for test in tests)))
+        return _mask(pl.DataFrame([column(name).alias(name) for name in names]), tests)
 
-    def _labels(self, column: Callable[[str], pl.Series], names: Sequence[str]) -> pl.Series:
-        """Tell which rows have one of the selected words in each of these columns."""
-        found = [column(name).cast(pl.String).is_in(getattr(self, name)) for name in names if getattr(self, name)]
-        return _all(found, len(column(names[0])))
+    def _labels(self, *names: str) -> list[pl.Expr]:
+        return [pl.col(name).cast(pl.String).is_in(getattr(self, name)) for name in names if getattr(self, name)]
 
-    def _layers(self, layer: pl.Series) -> pl.Series:
-        wanted = [layer.is_between(one.start, one.stop - 1) for one in self.layer]
-        return _any(wanted, len(layer)) if wanted else _all([], len(layer))
+    def _layers(self) -> list[pl.Expr]:
+        wanted = [pl.col("layer").is_between(one.start, one.stop - 1) for one in self.layer]
+        return [pl.any_horizontal(wanted)] if wanted else []
 
-    def _writers(self, column: Callable[[str], pl.Series]) -> pl.Series:
-        wanted = [rank.accepts(column) for rank in self.rank]
-        return _any(wanted, len(column("tp_rank"))) if wanted else _all([], len(column("tp_rank")))
+    def _writers(self) -> list[pl.Expr]:
+        return [pl.any_horizontal(rank.accepts() for rank in self.rank)] if self.rank else []
 
-    def _times(self, printed: pl.Series) -> pl.Series:
+    def _times(self, printed: pl.Series, name: str) -> list[pl.Expr]:
         if self.since is None and self.until is None:
-            return _all([], len(printed))
-        accepted = [time for time in printed.unique().drop_nulls() if self.accepts_time(time)]
-        return _all([printed.is_in(accepted)], len(printed))
+            return []
+        return [pl.col(name).is_in([time for time in printed.unique().drop_nulls() if self.accepts_time(time)])]
 
     def accepts_time(self, time: str) -> bool:
         """Tell whether a printed time lies within the bounds.
@@ -237,12 +232,11 @@ class Select:
         return late and early
 
 
-def _all(masks: Iterable[pl.Series], rows: int) -> pl.Series:
-    return reduce(and_, (mask.fill_null(value=False) for mask in masks), pl.Series([True]).new_from_index(0, rows))
-
-
-def _any(masks: Iterable[pl.Series], rows: int) -> pl.Series:
-    return reduce(or_, (mask.fill_null(value=False) for mask in masks), pl.Series([False]).new_from_index(0, rows))
+def _mask(table: pl.DataFrame, tests: Sequence[pl.Expr]) -> pl.Series:
+    """Tell which rows pass all tests; what is not known does not."""
+    if not tests:
+        return pl.Series([True]).new_from_index(0, table.height)
+    return table.select(pl.all_horizontal(tests).fill_null(value=False)).to_series()
 
 
 def _over_midnight(since: Time, until: Time) -> bool:

@@ -6,7 +6,7 @@ for the view of a batch as objects. It must not know how tables are filled, nor 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,17 +14,13 @@ import polars as pl
 
 from logscope.model import (
     CAPTURE_EVENTS,
-    NO_PREFIX,
     Accounting,
-    ForwardPass,
     Payload,
     Prefix,
-    Record,
     Segment,
-    ServerEvent,
 )
 from logscope.report import plain
-from logscope.tables import frames
+from logscope.tables import frames, objects
 from logscope.tables.schema import INDICES, PASSES, TABLES, frame
 
 if TYPE_CHECKING:
@@ -32,14 +28,12 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from logscope.model import Occurrence
     from logscope.report import Item
     from logscope.tables.select import Select
 
     Shift = int | NDArray[np.int64]
 
 # The parts of a payload that a head leaves out.
-_NAMES = [one.name for one in fields(Payload)]
 VARYING = ("norm", "norm_resolution", "head", "length")
 
 
@@ -153,67 +147,8 @@ class Tables:
         return frames.event_rows(self.events(select=select)[start:stop])
 
     def items(self, *, copies: bool = True, known: set[int] | None = None) -> Iterator[Item]:
-        """Yield segments, forward passes and server lines, file by file, in the order of their first lines.
-
-        ``copies`` False leaves out the places of copies that say word for word what the first one says. ``known`` are
-        the ids of segments that earlier batches have yielded; those of this one are added.
-        """
-        known = set() if known is None else known
-        places = [
-            table.select("file", "offset", row=pl.int_range(pl.len()) * sign + shift)
-            for table, sign, shift in ((self.passes, 1, 0), (self.server, -1, -1))
-        ]
-        order = pl.concat(places).sort("file", "offset", maintain_order=True)["row"].to_list()
-        passes, server = self._forwards(copies=copies), self._server_events()
-        waiting = [one for one in self.segments if id(one) not in known]
-        known.update(map(id, waiting))
-        at = {(one.file, one.number): number for number, one in enumerate(waiting)}
-        told = 0
-        for row in order:
-            item = passes[row] if row >= 0 else server[-1 - row]
-            begins = at.get((item.file, item.segment), -1)
-            yield from waiting[told : begins + 1]
-            told = max(told, begins + 1)
-            yield item
-        yield from waiting[told:]
-
-    def _server_events(self) -> list[ServerEvent]:
-        rows = self.server.select("line", "offset", "prefix", "segment", "during", "file").iter_rows()
-        return [
-            ServerEvent((line, offset, self.prefixes[prefix], self.payload(row)), segment, during, self.files[file])
-            for row, (line, offset, prefix, segment, during, file) in enumerate(rows)
-        ]
-
-    def _forwards(self, *, copies: bool) -> list[ForwardPass]:
-        records = self._records(copies=copies)
-        names = ("number", "segment", "group", "role", "file", "phase", "evidence", "why", "during", "complete")
-        made = []
-        for row in self.passes.select(*names, "expected", "time", "first", "last").iter_rows():
-            number, segment, group, role, file, *told, first, last = row
-            made.append(ForwardPass(number, segment, self.groups[group], role, self.files[file], *told))
-            made[-1].records = records[first : last + 1]
-        return made
-
-    def _records(self, *, copies: bool) -> list[Record]:
-        whole = list(map(_filler, self.heads))
-        columns = self.records.select("head", "norm", "slack", "values", "length", "copies")
-        made: list[Record] = []
-        said: list[Payload] = []
-        for head, norm, slack, values, length, number in columns.iter_rows():
-            said.append(whole[head](norm, slack, values, length))
-            made.append(Record((0, 0, NO_PREFIX, said[-1]), number))
-        firsts = set(self.records["print"].to_list())
-        prints = self.prints.with_row_index("row")
-        if not copies:
-            prints = prints.filter(pl.col("head").is_not_null() | pl.col("row").is_in(firsts))
-        for row, record, line, offset, prefix, same, norm, slack, values, _, head, length in prints.iter_rows():
-            payload = said[record] if head is None else whole[head](norm, slack, values, length)
-            occurrence: Occurrence = (line, offset, self.prefixes[prefix], payload)
-            if row in firsts:
-                made[record].first = occurrence
-            else:
-                (made[record].others if same else made[record].variants).append(occurrence)
-        return made
+        """Yield the same as objects (:func:`logscope.tables.objects.items`)."""
+        return objects.items(self, copies=copies, known=known)
 
 
 def with_records(passes: pl.DataFrame, records: pl.DataFrame) -> pl.DataFrame:
@@ -254,47 +189,18 @@ def with_records(passes: pl.DataFrame, records: pl.DataFrame) -> pl.DataFrame:
         wide=pl.when(draft).then(read > pl.coalesce(embeds, joined)),
     )
     whole = pl.when(joined % pl.col("hidden") == 0).then(joined // pl.col("hidden"))
-    told = found.with_columns(states=whole).cast({n: PASSES[n] for n in (*found.columns, "states") if n != "pass"})
-    return passes.drop(*told.columns, "states", strict=False).join(told, left_on="key", right_on="pass").select(*PASSES)
+    told = found.with_columns(states=whole)
+    told = told.cast({name: dtype for name, dtype in PASSES.items() if name in told.columns})
+    kept = passes.drop(*told.columns, strict=False)
+    return kept.join(told, left_on="key", right_on="pass", maintain_order="left").select(*PASSES)
 
 
-def value_keys(values: pl.Series) -> NDArray[np.uint64]:
-    """Return a number for every list of first values: equal where these are, in any file and process; 0 for null.
+def value_keys(values: pl.Series) -> pl.Series:
+    """Return a number for every list of first values, equal where these are, in any process that has the same polars.
 
-    0.0 is -0.0, and nan is nan. 64 bits that are mixed well (the finaliser of splitmix64, Steele et al. 2014): of a
-    million distinct lists two are taken for one with a chance of 3e-8.
+    0.0 is -0.0, nan is nan, null stays null. Two of a million distinct lists have one number with a chance of 3e-8.
     """
-    lengths = values.list.len().fill_null(0).to_numpy().astype(np.int64)
-    flat = values.filter(lengths > 0).explode().to_numpy() + 0.0
-    bits = np.where(np.isnan(flat), np.nan, flat).view(np.uint64)
-    starts = np.cumsum(lengths) - lengths
-    place = np.arange(len(flat)) - np.repeat(starts, lengths)
-    keys = np.zeros(len(values), np.uint64)
-    if len(flat):
-        mixed = _mix(_mix(bits) + place.astype(np.uint64))
-        keys[lengths > 0] = _mix(np.add.reduceat(mixed, starts[lengths > 0])) | np.uint64(1)
-    return keys
-
-
-def _mix(bits: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    bits = bits + np.uint64(0x9E3779B97F4A7C15)
-    bits = (bits ^ (bits >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    bits = (bits ^ (bits >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return bits ^ (bits >> np.uint64(31))
-
-
-def _filler(head: Payload) -> Callable[..., Payload]:
-    """Return what makes the payload of a record from its head and VARYING."""
-    start = [getattr(head, name) for name in _NAMES]
-    places = [_NAMES.index(name) for name in VARYING]
-
-    def fill(norm: float | None, slack: float, values: list[float] | None, length: int) -> Payload:
-        whole = start.copy()
-        for place, value in zip(places, (norm, slack, values and tuple(values), length), strict=True):
-            whole[place] = value
-        return Payload(*whole)
-
-    return fill
+    return values.hash().set(values.is_null(), None)
 
 
 def _joined(lists: list[list[Any]]) -> tuple[list[Any], list[int]]:

@@ -1,0 +1,104 @@
+"""The tables of a batch as objects: segments, forward passes with their records, server lines.
+
+This module is responsible for that view. It is for questions that do not stand on tables yet, and goes with the last.
+"""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import TYPE_CHECKING
+
+import polars as pl
+
+from logscope.model import NO_PREFIX, ForwardPass, Payload, Record, ServerEvent
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from logscope.model import Occurrence
+    from logscope.report import Item
+    from logscope.tables.tables import Tables
+
+_NAMES = [one.name for one in fields(Payload)]
+# The parts of a payload that a head leaves out.
+_VARYING = [_NAMES.index(name) for name in ("norm", "norm_resolution", "head", "length")]
+
+
+def items(tables: Tables, *, copies: bool = True, known: set[int] | None = None) -> Iterator[Item]:
+    """Yield segments, forward passes and server lines, file by file, in the order of their first lines.
+
+    ``copies`` False leaves out the places of copies that say word for word what the first one says. ``known`` are
+    the ids of segments that earlier batches have yielded; those of this one are added.
+    """
+    known = set() if known is None else known
+    places = [
+        table.select("file", "offset", row=pl.int_range(pl.len()) * sign + shift)
+        for table, sign, shift in ((tables.passes, 1, 0), (tables.server, -1, -1))
+    ]
+    order = pl.concat(places).sort("file", "offset", maintain_order=True)["row"].to_list()
+    passes, server = _forwards(tables, copies=copies), _server_events(tables)
+    waiting = [one for one in tables.segments if id(one) not in known]
+    known.update(map(id, waiting))
+    at = {(one.file, one.number): number for number, one in enumerate(waiting)}
+    told = 0
+    for row in order:
+        item = passes[row] if row >= 0 else server[-1 - row]
+        begins = at.get((item.file, item.segment), -1)
+        yield from waiting[told : begins + 1]
+        told = max(told, begins + 1)
+        yield item
+    yield from waiting[told:]
+
+
+def _server_events(tables: Tables) -> list[ServerEvent]:
+    rows = tables.server.select("line", "offset", "prefix", "segment", "during", "file").iter_rows()
+    return [
+        ServerEvent((line, offset, tables.prefixes[prefix], tables.payload(row)), segment, during, tables.files[file])
+        for row, (line, offset, prefix, segment, during, file) in enumerate(rows)
+    ]
+
+
+def _forwards(tables: Tables, *, copies: bool) -> list[ForwardPass]:
+    records = _records(tables, copies=copies)
+    names = ("number", "segment", "group", "role", "file", "phase", "evidence", "why", "during", "complete")
+    made = []
+    for row in tables.passes.select(*names, "expected", "time", "first", "last").iter_rows():
+        number, segment, group, role, file, *told, first, last = row
+        made.append(ForwardPass(number, segment, tables.groups[group], role, tables.files[file], *told))
+        made[-1].records = records[first : last + 1]
+    return made
+
+
+def _records(tables: Tables, *, copies: bool) -> list[Record]:
+    whole = list(map(_filler, tables.heads))
+    columns = tables.records.select("head", "norm", "slack", "values", "length", "copies")
+    made: list[Record] = []
+    said: list[Payload] = []
+    for head, norm, slack, values, length, number in columns.iter_rows():
+        said.append(whole[head](norm, slack, values, length))
+        made.append(Record((0, 0, NO_PREFIX, said[-1]), number))
+    firsts = set(tables.records["print"].to_list())
+    prints = tables.prints.with_row_index("row")
+    if not copies:
+        prints = prints.filter(pl.col("head").is_not_null() | pl.col("row").is_in(firsts))
+    for row, record, line, offset, prefix, same, norm, slack, values, _, head, length in prints.iter_rows():
+        payload = said[record] if head is None else whole[head](norm, slack, values, length)
+        occurrence: Occurrence = (line, offset, tables.prefixes[prefix], payload)
+        if row in firsts:
+            made[record].first = occurrence
+        else:
+            (made[record].others if same else made[record].variants).append(occurrence)
+    return made
+
+
+def _filler(head: Payload) -> Callable[..., Payload]:
+    """Return what makes the payload of a record from its head and VARYING."""
+    start = [getattr(head, name) for name in _NAMES]
+
+    def fill(norm: float | None, slack: float, values: list[float] | None, length: int) -> Payload:
+        whole = start.copy()
+        for place, value in zip(_VARYING, (norm, slack, values and tuple(values), length), strict=True):
+            whole[place] = value
+        return Payload(*whole)
+
+    return fill
