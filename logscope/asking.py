@@ -1,0 +1,65 @@
+"""One question, batch by batch: what every question has in common.
+
+This module is responsible for :class:`Question`, the form of a question over tables, and for :class:`Asked`, which
+gives it batches and keeps its parts few. It must not know any question, nor where batches come from.
+
+A question is three functions: ``partial`` makes a small part of a batch, ``combine`` adds parts up (in any grouping),
+``report`` says what all of it means. Parts travel between processes, so the same code serves a run, a stream, a
+cluster and a growing log, in flat memory.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from logscope.report import Context, Report
+    from logscope.tables.tables import Tables
+
+# Parts that are kept before they are added up.
+_PARTS = 16
+
+
+class Question(Protocol):
+    """The form of a question over tables."""
+
+    def partial(self, tables: Tables) -> Any:
+        """Return what a batch contributes: small, and picklable."""
+
+    def combine(self, parts: Sequence[Any]) -> Any:
+        """Return one part that says what several say, in their order."""
+
+    def report(self, part: Any, context: Context) -> Report:
+        """Return the answer."""
+
+
+class Asked:
+    """A question while batches are given to it."""
+
+    def __init__(self, question: Any) -> None:
+        self._question = question
+        self._parts: list[Any] = []
+        self._known: set[int] = set()
+
+    def add(self, tables: Tables) -> None:
+        """Take the next batch."""
+        question = self._question
+        if not hasattr(question, "partial"):
+            # A question over objects, until it stands on tables.
+            for item in tables.items(copies=getattr(question, "keep_copies", False), known=self._known):
+                question.see(item)
+            return
+        self._parts.append(question.partial(tables))
+        if len(self._parts) >= _PARTS:
+            self._parts = [question.combine(self._parts)]
+
+    def report(self, context: Context) -> Report:
+        """Return the answer to all that was taken."""
+        question = self._question
+        if not hasattr(question, "partial"):
+            found: Report = question.report(context)
+            return found
+        made: Report = question.report(question.combine(self._parts), context)
+        return made
