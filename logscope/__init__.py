@@ -22,7 +22,7 @@ if TYPE_CHECKING:
         SavedRunError as SavedRunError,
         UsageError as UsageError,
     )
-    from logscope.event import Event as Event
+    from logscope.tables.event import Event as Event
     from logscope.model import (
         Accounting as Accounting,
         Finding as Finding,
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     )
     from logscope.report import Report as Report, Table as Table
     from logscope.run import Run as Run, load as load, open as open, stream as stream
-    from logscope.select import Select as Select
+    from logscope.tables.select import Select as Select
 
 __version__ = "0.1.0"
 
@@ -41,14 +41,14 @@ _PUBLIC = {
     "open": "logscope.run",
     "Run": "logscope.run",
     "diff": "logscope.diffing",
-    "Event": "logscope.event",
+    "Event": "logscope.tables.event",
     "Report": "logscope.report",
     "Table": "logscope.report",
     "Finding": "logscope.model",
     "Accounting": "logscope.model",
     "ForwardPass": "logscope.model",
     "Segment": "logscope.model",
-    "Select": "logscope.select",
+    "Select": "logscope.tables.select",
     "Contract": "logscope.contract",
     "LogscopeError": "logscope.errors",
     "UsageError": "logscope.errors",

@@ -38,6 +38,14 @@ DEBUG_EVENTS = frozenset(
 )
 
 
+# The keys of an event record, in their fixed order.
+EVENT_KEYS = (
+    "file", "line", "offset", "segment", "during", "time", "origin", "pid", "dp_rank", "pp_rank", "tp_rank",
+    "ep_rank", "site", "event", "role", "phase", "evidence", "pass", "layer", "rows", "width", "shape", "norm", "head",
+    "capture_hidden_mode", "intact", "fields",
+)  # fmt: skip
+
+
 @dataclass(frozen=True, slots=True)
 class Prefix:
     """What stands before a record: ranks, process and time, as far as the text says so. None means not printed.

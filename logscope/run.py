@@ -1,90 +1,54 @@
-"""A run: one or more logs read into segments, forward passes and server lines, and the questions one can ask of it.
+"""A run: what logs hold, and the questions one can ask of it.
 
-This module is responsible for :func:`load`, :func:`stream` and :func:`items_of`, which join reading, parsing and
-labelling, and for :class:`Run`. It must not know any rule or rendering; ``Run.check`` and the like import what they
-delegate to when they are called.
+This module is responsible for the facade: :func:`load`, :func:`stream`, :func:`open` and :class:`Run`. It must not know
+any rule or rendering; a question is imported when it is asked. Only the command line and ``import logscope`` import it.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from os import fspath
+from typing import IO, TYPE_CHECKING, Any, Literal, TypeAlias
 
 from logscope import grammar as grammars_module
+from logscope.asking import Asked
 from logscope.errors import NothingRecognised
-from logscope.labelled import FileOrder, Labelled
-from logscope.model import Accounting, ForwardPass, Segment, ServerEvent
 from logscope.reading import Reading, batches, followed_batches, sources_of
-from logscope.report import Item, Query, Report, ask
+from logscope.tables.tables import Tables
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    import os
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     import polars as pl
 
-    from logscope.ahead import Step
-    from logscope.event import Event
-    from logscope.grammar import Grammar
+    from logscope.contract import Contract
+    from logscope.diffing.answer import DiffReport
+    from logscope.model import Accounting, ForwardPass, Segment, ServerEvent
     from logscope.plot import Plot
-    from logscope.sources.streams import Source
-    from logscope.saved import Tables
-    from logscope.select import Select
+    from logscope.queries.accept import By, Window
+    from logscope.report import Report
+    from logscope.tables.event import Event
+    from logscope.tables.frames import Columns
+    from logscope.tables.saved import Saved
+    from logscope.tables.select import Select
+
+# What load, stream and open take: `-`, paths, globs, folders, host:/path; open files, binary or text.
+Input: TypeAlias = "str | os.PathLike[str] | IO[bytes] | IO[str]"
+# Names of frames.
+TableName: TypeAlias = Literal["events", "passes", "unparsed"]
 
 
-def items_of(
-    sources: Iterable[Source],
-    grammar: Grammar,
-    reading: Reading,
-    *,
-    keep_copies: bool = False,
-    on_block: Callable[[Block], None] | None = None,
-) -> Iterator[tuple[str, Item]]:
-    """Read the sources one after the other; yield every item with its file's name, in file order."""
-    for file, items, _ in steps_of(sources, grammar, reading, keep_copies=keep_copies, on_block=on_block):
-        for item in items:
-            yield file, item
-
-
-def steps_of(
-    sources: Iterable[Source],
-    grammar: Grammar,
-    reading: Reading,
-    *,
-    keep_copies: bool = False,
-    on_block: Callable[[Block], None] | None = None,
-) -> Iterator[tuple[str, list[Item], int | None]]:
-    """Read the sources one after the other; yield the items that each part of a file completes, with its name."""
-    known: set[int] = set()
-    for tables in batches(sources, grammar, reading, on_block=on_block):
-        items = list(tables.items(copies=keep_copies, known=known))
-        reading.note_misses(items)
-        yield tables.files[0], items, None
-
-
-def labelled_events(
-    sources: Iterable[Source],
-    grammar: Grammar,
-    reading: Reading,
-    *,
-    on_block: Callable[[Block], None] | None = None,
-) -> Iterator[Labelled]:
-    """Yield every event of the sources, in file order, as soon as its labels are known."""
-    order = FileOrder()
-    for step in steps_of(sources, grammar, reading, keep_copies=True, on_block=on_block):
-        yield from order.take(*step)
-
-
-def answer(query: Query, inputs: Iterable[Any], *, grammars: Iterable[str | Path] = ()) -> Report:
+def answer(question: Any, inputs: Iterable[Any], *, grammars: Iterable[str | os.PathLike[str]] = ()) -> Report:
     """Ask one question of logs without keeping a run in memory."""
-    reading = Reading()
-    sources = sources_of(inputs)
-    for _, item in items_of(sources, grammars_module.load(grammars), reading):
-        query.see(item)
-    return query.report(reading.context())
+    reading, asked = Reading(), Asked(question)
+    for tables in batches(sources_of(inputs), grammars_module.load(grammars), reading):
+        asked.add(tables)
+    return asked.report(reading.context())
 
 
-def load(*inputs: Any, grammars: Iterable[str | Path] = (), select: Select | None = None) -> Run:
+def load(*inputs: Input, grammars: Iterable[str | os.PathLike[str]] = (), select: Select | None = None) -> Run:
     """Read logs into a :class:`Run`.
 
     Parameters
@@ -101,29 +65,30 @@ def load(*inputs: Any, grammars: Iterable[str | Path] = (), select: Select | Non
     InputError, GrammarError, NothingRecognised, RemoteError
         see :mod:`logscope.errors`.
 
+    Example
+    -------
+    >>> run = logscope.load("server.log", "rank1.log.zst")
+
     """
     if not inputs:
         raise NothingRecognised("no log was named", help="logscope.load('server.log')")
     sources = sources_of(inputs)
     saved = [source for source in sources if source.saved_run]
     if saved:
-        from logscope.saved import open_run  # noqa: PLC0415 - reads Parquet
-
         if len(sources) > 1:
             raise NothingRecognised("a saved run cannot be joined with other logs", help="name it alone")
-        opened = open_run(saved[0].name)
+        opened = open(saved[0].name)
         return opened if select is None else opened.selected(select)
-    grammar = grammars_module.load(grammars)
     reading = Reading()
-    run = Run(reading=reading, select=select)
-    found = (item for _, item in items_of(sources, grammar, reading, keep_copies=True))
-    for item in found if select is None else select.filter(found):
-        run.add(item.file, item)
-    return run
+    found = batches(sources, grammars_module.load(grammars), reading)
+    return Run(reading, Tables.concat(found if select is None else map(select.filter, found)), select)
 
 
 def stream(
-    *inputs: Any, follow: bool = False, grammars: Iterable[str | Path] = (), select: Select | None = None
+    *inputs: Input,
+    follow: bool = False,
+    grammars: Iterable[str | os.PathLike[str]] = (),
+    select: Select | None = None,
 ) -> Iterator[Event]:
     """Yield typed events in file order, in flat memory; with ``follow``, go on as the log grows.
 
@@ -132,44 +97,20 @@ def stream(
     InputError, GrammarError, RemoteError
         see :mod:`logscope.errors`.
 
+    Example
+    -------
+    >>> for event in logscope.stream("server.log", follow=True):
+    ...     print(event.line, event.event)
+
     """
-    from logscope.event import Event  # noqa: PLC0415 - pydantic is for who wants typed events
+    from logscope.tables.event import Event  # noqa: PLC0415 - pydantic is for who wants typed events
 
-    reading = Reading()
-    grammar = grammars_module.load(grammars)
-    events: Iterable[Labelled | None]
-    if follow:
-        events = follow_events(inputs, grammar, reading)
-    else:
-        events = labelled_events(sources_of(inputs), grammar, reading)
-    arrived = (labelled for labelled in events if labelled is not None)
-    for labelled in arrived if select is None else select.filter_events(arrived):
-        yield Event.from_labelled(labelled)
-
-
-def follow_events(inputs: Any, grammar: Grammar, reading: Reading, **options: Any) -> Iterator[Labelled | None]:
-    """Yield events of one growing log as they are written; None whenever nothing is new."""
-    order = FileOrder()
-    known: set[int] = set()
-    for tables in followed_batches(inputs, grammar, reading, **options):
-        if tables is None:
-            yield None
-            continue
-        items = list(tables.items(known=known))
-        reading.note_misses(items)
-        yield from order.take(tables.files[0], items, None)
-
-
-def follow_items(inputs: Any, grammar: Grammar, reading: Reading, **options: Any) -> Iterator[tuple[str, Item] | None]:
-    """Yield items of one growing log as they are written; None whenever nothing is new."""
-    known: set[int] = set()
-    for tables in followed_batches(inputs, grammar, reading, **options):
-        if tables is None:
-            yield None
-            continue
-        items = list(tables.items(copies=False, known=known))
-        reading.note_misses(items)
-        yield from ((tables.files[0], item) for item in items)
+    reading, grammar = Reading(), grammars_module.load(grammars)
+    found: Iterable[Tables | None]
+    found = followed_batches(inputs, grammar, reading) if follow else batches(sources_of(inputs), grammar, reading)
+    for tables in found:
+        for row in () if tables is None else tables.event_rows(select=select):
+            yield Event.model_validate(row)
 
 
 @dataclass(slots=True, eq=False)
@@ -181,37 +122,20 @@ class Run:
     """
 
     reading: Reading = field(default_factory=Reading)
+    _tables: Tables | None = None
     select: Select | None = None
-    _items: list[Item] = field(default_factory=list)
-    _files: list[tuple[str, int]] = field(default_factory=list)
+    _saved: Saved | None = None
+    _items: list[Any] = field(default_factory=list)
     _frames: dict[str, pl.DataFrame] = field(default_factory=dict)
-    _saved: Tables | None = None
 
-    @classmethod
-    def kept(cls, reading: Reading, saved: Tables) -> Run:
-        """Return a saved run: its items are made when they are asked for, its events looked up in its tables."""
-        return cls(reading=reading, _saved=saved)
-
-    def add(self, file: str, item: Item) -> None:
-        """Append an item of a file."""
-        if not self._files or self._files[-1][0] != file:
-            self._files.append((file, len(self._items)))
-        self._items.append(item)
+    # -- what was read ---------------------------------------------------------------------------------------------
 
     @property
-    def items(self) -> list[Item]:
-        """Segments, forward passes and server lines, in file order."""
-        if self._saved is not None and not self._items:
-            for file, item in self._saved.items():
-                self.add(file, item)
-        return self._items
-
-    def selected(self, select: Select) -> Run:
-        """Return the part of this run that a selection keeps."""
-        part = Run(reading=self.reading, select=select)
-        for item in select.filter(self.items):
-            part.add(item.file, item)
-        return part
+    def tables(self) -> Tables:
+        """Records, passes, prints and server lines, as the engine has them (docs/reference/tables.md)."""
+        if self._tables is None:
+            self._tables = self._saved.tables() if self._saved is not None else Tables()
+        return self._tables
 
     @property
     def files(self) -> list[str]:
@@ -229,93 +153,212 @@ class Run:
         return self.reading.warnings
 
     @property
-    def segments(self) -> list[Segment]:
-        """Server lives, in order."""
-        return [item for item in self.items if isinstance(item, Segment)]
+    def items(self) -> list[Any]:
+        """Segments, forward passes and server lines as objects, in file order."""
+        if not self._items:
+            self._items.extend(self.tables.items())
+        return self._items
 
     @property
-    def forwards(self) -> list[ForwardPass]:
+    def segments(self) -> Sequence[Segment]:
+        """Server lives, in order."""
+        return self._saved.segments if self._saved is not None else self.tables.segments
+
+    @property
+    def forwards(self) -> Sequence[ForwardPass]:
         """Forward passes of target and draft, in order."""
+        from logscope.model import ForwardPass  # noqa: PLC0415 - kept beside its only use
+
         return [item for item in self.items if isinstance(item, ForwardPass)]
 
     @property
-    def server(self) -> list[ServerEvent]:
+    def server(self) -> Sequence[ServerEvent]:
         """Server lines, unparsed text included."""
+        from logscope.model import ServerEvent  # noqa: PLC0415 - kept beside its only use
+
         return [item for item in self.items if isinstance(item, ServerEvent)]
 
-    def by_file(self) -> Iterator[tuple[str, list[Item]]]:
-        """Yield every file's items."""
-        items = self.items
-        if not self._files:
-            return
-        ends = [start for _, start in self._files[1:]] + [len(items)]
-        for (file, start), end in zip(self._files, ends, strict=True):
-            yield file, items[start:end]
+    def selected(self, select: Select) -> Run:
+        """Return the part of this run that a selection keeps."""
+        return Run(self.reading, select.filter(self.tables), select)
 
-    def labelled(self) -> Iterator[Labelled]:
-        """Yield every event with its labels, file by file, in file order."""
-        for file, items in self.by_file():
-            for labelled in FileOrder().take(file, items, None):
-                if self.select is None or self.select.accepts_event(labelled):
-                    yield labelled
+    # -- questions -------------------------------------------------------------------------------------------------
 
-    def ask(self, query: Query) -> Report:
-        """Ask a question."""
-        return ask(query, self.items, self.reading.context())
+    def ask(self, question: Any) -> Report:
+        """Ask a question (:mod:`logscope.asking`)."""
+        asked = Asked(question)
+        asked.add(self.tables)
+        return asked.report(self.reading.context())
 
     def summarize(self) -> Report:
-        """Return the one-screen summary. Command: ``logscope summarize``."""
+        """Return what is in the log: segments, phases, captures, speculation, damage.
+
+        Example
+        -------
+        >>> print(run.summarize().headline)
+
+        """
         from logscope.queries.summarize import Summarize  # noqa: PLC0415 - a question is loaded when it is asked
 
         return self.ask(Summarize())
 
     def captures(self) -> Report:
-        """Return hidden captures per phase. Command: ``logscope captures``."""
+        """Return hidden captures per phase: layers, shapes, rms, copies.
+
+        Example
+        -------
+        >>> run.captures().tables["captures"]
+
+        """
         from logscope.queries.captures import Captures  # noqa: PLC0415 - see summarize
 
         return self.ask(Captures())
 
     def shapes(self) -> Report:
-        """Return every shape with its axes named. Command: ``logscope shapes``."""
+        """Return every shape with its axes named.
+
+        Example
+        -------
+        >>> run.shapes().tables["shapes"]
+
+        """
         from logscope.queries.shapes import Shapes  # noqa: PLC0415 - see summarize
 
         return self.ask(Shapes())
 
     def norms(self) -> Report:
-        """Return norm fingerprints and lineage. Command: ``logscope norms``."""
+        """Return norm fingerprints (rms: norm / sqrt(rows x width)) and where the draft's inputs come from.
+
+        Example
+        -------
+        >>> run.norms().headline
+
+        """
         from logscope.queries.norms import Norms  # noqa: PLC0415 - see summarize
 
         return self.ask(Norms())
 
-    def accept(self, **options: Any) -> Report:
-        """Return acceptance over time. Command: ``logscope accept``."""
+    def accept(
+        self,
+        *,
+        by: By = "rank",
+        window: Window | str | None = None,
+        min: float | None = None,  # noqa: A002 - the option's name
+        below: float | None = None,
+        above: float | None = None,
+        year: int | None = None,
+    ) -> Report:
+        """Return acceptance over time.
+
+        Parameters
+        ----------
+        by
+            one row for each process (``rank``), server (``segment``) or vLLM engine.
+        window
+            also per window: ``"30s"``, ``"5m"``, ``"1h"``, ``"1d"``, or ``"100"`` lines of each process.
+        min
+            tokens per verify, bonus token included (1.0 and up): a finding for every row whose mean is below.
+        below
+            tokens per verify: count the lines below it.
+        above
+            accept rate, 0 to 1 (as the log defines it): count the lines above it.
+        year
+            of the first printed time, where the log prints none.
+
+        Raises
+        ------
+        UsageError
+            a window or a grouping there is not.
+
+        Example
+        -------
+        >>> run.accept(window="5m", min=2.0).ok
+
+        """
         from logscope.queries.accept import Accept  # noqa: PLC0415 - see summarize
 
-        return self.ask(Accept(**options))
+        return self.ask(Accept(by=by, window=window, min=min, below=below, above=above, year=year))
 
-    def config(self, **options: Any) -> Report:
-        """Return what was configured. Command: ``logscope config``."""
+    def config(self, *, every: bool = False) -> Report:
+        """Return how the server was started; ``every``: all arguments, not only those that matter.
+
+        Example
+        -------
+        >>> run.config(every=True).tables
+
+        """
         from logscope.queries.config import Config  # noqa: PLC0415 - see summarize
 
-        return self.ask(Config(**options))
+        return self.ask(Config(every=every))
 
     def errors(self) -> Report:
-        """Return exceptions, the first and its process before the relayed ones. Command: ``logscope errors``."""
+        """Return exceptions, the first and its process before the relayed ones.
+
+        Example
+        -------
+        >>> run.errors().headline
+
+        """
         from logscope.queries.failures import Failures  # noqa: PLC0415 - see summarize
 
         return self.ask(Failures())
 
-    def check(self, contract: Any = None, **options: Any) -> Report:
-        """Return what contradicts how the draft was trained. Command: ``logscope check``."""
-        from logscope.check import check  # noqa: PLC0415 - run must not import check when it is loaded
+    def check(
+        self,
+        contract: Contract | str | os.PathLike[str] | Mapping[str, object] | None = None,
+        *,
+        select: Iterable[str] | None = None,
+        ignore: Iterable[str] | None = None,
+        sglang_version: str | None = None,
+    ) -> Report:
+        """Return what contradicts how the draft was trained.
 
-        return check(self, contract, **options)
+        Parameters
+        ----------
+        contract
+            a draft's ``config.json`` or the folder it stands in, a TOML file, a mapping of its keys, a Contract.
+            Without one, rules that need it say so under *not checked*.
+        select, ignore
+            codes of rules or their beginnings (``"N"``, ``"N10"``); a lone string is one code.
+        sglang_version
+            ``"0.5.11"``; None: read from the log.
 
-    def diff(self, candidate: Run, **options: Any) -> Report:
-        """Return where a candidate parts from this run, the baseline. Command: ``logscope diff``."""
-        from logscope.diffing.answer import diff  # noqa: PLC0415 - run must not import diff when it is loaded
+        Raises
+        ------
+        ContractError, UsageError
+            a contract that does not load; a code no rule has, a version that is none.
 
-        return diff(self, candidate, **options)
+        Example
+        -------
+        >>> run.check("draft/config.json").findings
+
+        """
+        from logscope.check import check  # noqa: PLC0415 - a question is loaded when it is asked
+
+        chosen = [select] if isinstance(select, str) else select
+        left_out = [ignore] if isinstance(ignore, str) else ignore
+        return check(self, contract, select=chosen, ignore=left_out, sglang_version=sglang_version)
+
+    def diff(
+        self,
+        candidate: Run | Input | Sequence[Input],
+        *,
+        rtol: float | None = None,
+        grammars: Iterable[str | os.PathLike[str]] = (),
+    ) -> DiffReport:
+        """Return where a candidate parts from this run, the baseline; ``rtol`` is relative, of a norm.
+
+        Example
+        -------
+        >>> good.diff("bad.log").first_divergence
+
+        """
+        from logscope.diffing.answer import diff  # noqa: PLC0415 - a question is loaded when it is asked
+
+        given = {} if rtol is None else {"rtol": rtol}
+        return diff(self, candidate, grammars=grammars, **given)
+
+    # -- tables ----------------------------------------------------------------------------------------------------
 
     @property
     def events(self) -> pl.DataFrame:
@@ -332,21 +375,58 @@ class Run:
         """One row per record that no event matched, with the reason."""
         return self._frame("unparsed")
 
+    def _columns(self) -> Columns:
+        from logscope.tables.frames import Held  # noqa: PLC0415 - frames only
+
+        return self._saved if self._saved is not None else Held(self.tables)
+
     def _frame(self, name: str) -> pl.DataFrame:
         if name not in self._frames:
-            from logscope import frames  # noqa: PLC0415 - imports polars
+            from logscope.tables import frames  # noqa: PLC0415 - frames only
 
-            looked_up = self._saved.events() if self._saved is not None and name == "events" else None
-            self._frames[name] = getattr(frames, name)(self) if looked_up is None else looked_up
+            source = self._columns()
+            made = {
+                "events": lambda: frames.events(source, select=self.select),
+                "passes": lambda: frames.forwards(source),
+                "unparsed": lambda: frames.unparsed(source),
+            }
+            self._frames[name] = made[name]()
         return self._frames[name]
 
-    def lazy(self, name: str) -> pl.LazyFrame:
-        """Return one of the tables ``events``, ``passes`` and ``unparsed``, as cheap as it is to be had."""
-        if self._saved is not None and name == "events" and name not in self._frames:
-            looked_up = self._saved.lazy_events()
-            if looked_up is not None:
-                return looked_up
+    def lazy(self, name: TableName) -> pl.LazyFrame:
+        """Return one of the tables ``events``, ``passes`` and ``unparsed`` for a query of your own."""
         return self._frame(name).lazy()
+
+    def sql(self, query: str) -> pl.DataFrame:
+        """Run a query over the tables ``events``, ``passes`` and ``unparsed``.
+
+        Raises
+        ------
+        UsageError
+            the query is not understood; its tables and columns are named.
+
+        Example
+        -------
+        >>> run.sql("select layer, avg(norm) from events where phase = 'verify' group by layer")
+
+        """
+        from logscope.tables.frames import sql  # noqa: PLC0415 - frames only
+
+        return sql(self._columns(), query, self.select)
+
+    def save(self, path: str | Path) -> None:
+        """Write the run into a folder (Parquet and a manifest); ``logscope.open`` reads it again.
+
+        Raises
+        ------
+        SavedRunError
+            the folder holds something else, or cannot be written.
+
+        """
+        from logscope.tables.saved import save  # noqa: PLC0415 - writes Parquet
+
+        reading = self.reading
+        save(self.tables, path, {"files": reading.files, "warnings": reading.warnings, "origins": reading.origins})
 
     @property
     def plot(self) -> Plot:
@@ -355,40 +435,30 @@ class Run:
 
         return Plot(self)
 
-    def sql(self, query: str) -> pl.DataFrame:
-        """Run a query over the tables ``events``, ``passes`` and ``unparsed``.
-
-        Raises
-        ------
-        UsageError
-            the query is not understood.
-
-        """
-        from logscope import frames  # noqa: PLC0415 - imports polars
-
-        return frames.sql(self, query)
-
-    def save(self, path: str | Path) -> None:
-        """Write the run into a folder (Parquet and a manifest); ``logscope.open`` reads it again."""
-        from logscope.saved import save_run  # noqa: PLC0415 - writes Parquet
-
-        save_run(self, path)
-
     def __repr__(self) -> str:
         """Say what it holds in one line."""
-        records = self.accounting.records
-        return f"<Run of {', '.join(self.files) or 'nothing'}: {len(self.forwards)} passes, {records} records>"
+        passes = self._columns().column("passes", "key").len()
+        files = ", ".join(self.files) or "nothing"
+        return f"<Run of {files}: {passes:,} passes, {self.accounting.records:,} records>"
 
 
-def open(path: str | Path) -> Run:  # noqa: A001 - logscope.open reads as it should
+def open(path: str | os.PathLike[str]) -> Run:  # noqa: A001 - logscope.open reads as it should
     """Open a saved run.
 
     Raises
     ------
     SavedRunError
-        it is not there, is damaged, or was written by a newer logscope.
+        it is not there, is damaged, or was written by another version of logscope.
 
     """
-    from logscope.saved import open_run  # noqa: PLC0415 - reads Parquet
+    from logscope.tables.saved import Saved  # noqa: PLC0415 - reads Parquet
 
-    return open_run(path)
+    saved = Saved(fspath(path))
+    more = saved.more
+    reading = Reading(
+        files=more.get("files", saved.files),
+        accounting=saved.accounting,
+        warnings=more.get("warnings", []),
+        origins=more.get("origins", {}),
+    )
+    return Run(reading, _saved=saved)

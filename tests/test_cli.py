@@ -34,7 +34,7 @@ from logscope.labelled import Labelled
 from logscope.model import DURING, NO_PREFIX, PHASES, ForwardPass, Payload, Prefix, Record, Segment, ServerEvent
 from logscope.redact import KINDS, Redactor
 from logscope.render import FORMATS
-from logscope.select import Select, read_time
+from logscope.tables.select import Select, read_time
 
 HERE = Path(__file__).parent
 CASES = sorted((HERE / "cli").glob("*.toml"))

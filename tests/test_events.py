@@ -18,7 +18,7 @@ import zstandard
 from conftest import CASE_LOGS, REAL_RUNS, real_bytes, real_log
 
 import logscope as ls
-from logscope.labelled import EVENT_KEYS, Labelled
+from logscope.model import EVENT_KEYS, Labelled
 
 KEYS = [
     "file",

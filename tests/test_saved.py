@@ -1,135 +1,136 @@
-"""Frames and saved runs: the same run, as tables, and again from disk."""
+"""Saved runs: the same tables again from disk, small, and asked without reading more than a query names."""
 
 from __future__ import annotations
 
+import errno
 import json
+from pathlib import Path
+from typing import Any
 
 import polars as pl
 import pytest
 from conftest import CASE_LOGS, real_log
+from from_items import tables_of
 from polars.testing import assert_frame_equal
+from test_tables import plainly
 
 import logscope as ls
-from logscope import frames
+from logscope.tables import frames
+from logscope.tables.saved import Saved, save, write_events
+from logscope.tables.tables import Tables
 
 
 @pytest.fixture(scope="module")
-def run() -> ls.Run:
-    """Return a real run, read once."""
-    return ls.load(real_log("healthy-topk1"))
+def tables() -> Tables:
+    """Return the tables of a real run, read once."""
+    return tables_of(real_log("healthy-topk1"))
 
 
-def test_event_frame_has_every_event(run: ls.Run) -> None:
-    """The events table has one row per record, in file order, under the documented schema."""
-    assert run.events.schema == frames.EVENTS_SCHEMA
-    assert run.events.height == run.accounting.records
-    assert run.events["offset"].is_sorted()
-    assert run.passes.schema == frames.PASSES_SCHEMA
-    assert run.passes.height == len(run.forwards)
-    assert run.unparsed.height == 0
+@pytest.mark.parametrize("log", [*CASE_LOGS, real_log("style-alt")], ids=lambda p: p.parent.name + p.stem)
+def test_a_saved_run_is_the_run(log: Path, tmp_path: Path) -> None:
+    """Everything is there again: looked up column by column, and as tables."""
+    tables = tables_of(log)
+    save(tables, tmp_path / "a.run", {"warnings": ["one"]})
+    saved = Saved(tmp_path / "a.run")
+    held = frames.Held(tables)
+    for made in (frames.events, frames.forwards, frames.unparsed):
+        assert_frame_equal(made(saved), made(held))
+    assert (saved.more, saved.accounting, saved.files) == ({"warnings": ["one"]}, tables.accounting, tables.files)
+    again = saved.tables()
+    assert [plainly(item) for item in again.items()] == [plainly(item) for item in tables.items()]
+    for name in ("records", "prints", "passes"):
+        assert_frame_equal(
+            getattr(again, name).drop("head", strict=False), getattr(tables, name).drop("head", strict=False)
+        )
 
 
-def test_event_frame_equals_event_records(run: ls.Run) -> None:
-    """The table and the fixed event records say the same, cell by cell."""
-    for row, labelled in zip(run.events.iter_rows(named=True), run.labelled(), strict=True):
-        record = labelled.as_dict()
-        record["fields"] = json.dumps(record["fields"], ensure_ascii=False)
-        record["shape"] = None if record["shape"] is None else "x".join(map(str, record["shape"]))
-        assert row == record
-
-
-def test_sql(run: ls.Run) -> None:
-    """A query sees the tables; one that is not understood is the user's error, with the tables named."""
-    found = run.sql(
-        "select layer, count(*) as n from events where event = 'layer_capture' group by layer order by layer"
-    )
-    assert found.rows() == [(3, 266), (31, 266), (59, 266)]
-    with pytest.raises(ls.UsageError, match="not understood"):
-        run.sql("select nothing from nowhere")
-
-
-@pytest.mark.parametrize("name", ["healthy-topk1", "style-alt", "fault-nan-layer30", "no-speculation", "cuda-graph"])
-def test_saved_run_answers_the_same(name: str, tmp_path) -> None:
-    """A saved run gives the same tables and the same answers as the log."""
-    run = ls.load(real_log(name))
-    run.save(tmp_path / "a.run")
-    again = ls.open(tmp_path / "a.run")
-    assert run.events.equals(again.events, null_equal=True)
-    assert run.passes.equals(again.passes, null_equal=True)
-    assert run.accounting == again.accounting
-    assert run.summarize().as_dict() == again.summarize().as_dict()
-    assert ls.load(tmp_path / "a.run").accounting == run.accounting
-
-
-@pytest.mark.parametrize("log", CASE_LOGS, ids=lambda p: p.stem)
-def test_saved_cases(log, tmp_path) -> None:
-    """Copies, variants, ranks without a column and damaged records survive saving: looked up, and made anew."""
-    run = ls.load(log)
-    run.save(tmp_path / "a.run")
-    again = ls.open(tmp_path / "a.run")
-    assert again.events.equals(run.events, null_equal=True)
-    assert frames.events(again).equals(run.events, null_equal=True)
-    assert again.passes.equals(run.passes, null_equal=True)
-    assert again.unparsed.equals(run.unparsed, null_equal=True)
-
-
-def test_several_files_stay_in_order(tmp_path) -> None:
+def test_several_files_stay_in_order(tmp_path: Path) -> None:
     """The events of several files come one file after the other, as they were read."""
-    run = ls.load(real_log("style-alt"), real_log("healthy-topk1"))
-    run.save(tmp_path / "a.run")
-    assert ls.open(tmp_path / "a.run").events.equals(run.events, null_equal=True)
+    tables = tables_of(real_log("style-alt"), real_log("cuda-graph"))
+    save(tables, tmp_path / "a.run", {})
+    assert_frame_equal(frames.events(Saved(tmp_path / "a.run")), tables.events())
 
 
-def test_a_query_of_a_saved_run_makes_no_passes(tmp_path, run: ls.Run, monkeypatch) -> None:
-    """Events are looked up in the tables: a gigabyte of log is asked without an object per record."""
-    run.save(tmp_path / "a.run")
+def test_what_is_said_once_is_written_once(tmp_path: Path) -> None:
+    """Eight ranks that print the same cost a place each, and their text once; lines and offsets are written as steps."""
+    log = next(log for log in CASE_LOGS if log.stem.startswith("36a"))
+    tables = tables_of(log)
+    save(tables, tmp_path / "a.run", {})
+    found = {path.stem: pl.read_parquet(path) for path in (tmp_path / "a.run").glob("*.parquet")}
+    assert found["lines"].height == tables.prints.height + tables.server.height
+    assert found["lines"]["values"].drop_nulls().len() == tables.prints["values"].drop_nulls().len() < 3
+    assert found["payloads"].height <= len(tables.heads) + tables.server.height < tables.records.height
+    assert found["lines"]["line"].max() < 10
+    assert "values_key" not in found["records"].columns
+
+
+def test_a_query_reads_the_columns_it_names(tmp_path: Path, tables: Tables, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Events are looked up in the tables; first values and fields stay on disk."""
+    save(tables, tmp_path / "a.run", {})
+    asked: list[str] = []
+    read = pl.read_parquet
+    monkeypatch.setattr(pl, "read_parquet", lambda path, columns: asked.extend(columns) or read(path, columns=columns))
     query = "select site, event, layer, count(*) as n, avg(norm) as mean from events group by 1, 2, 3 order by 1, 2, 3"
-    want = run.sql(query)
-    again = ls.open(tmp_path / "a.run")
-    monkeypatch.setattr("logscope.saved.Tables.items", lambda *_: pytest.fail("items were made"))
-    assert_frame_equal(again.sql(query), want)
+    assert_frame_equal(frames.sql(Saved(tmp_path / "a.run"), query), frames.sql(frames.Held(tables), query))
+    assert not {"values", "fields", "offset", "time"} & set(asked)
 
 
-def test_a_damaged_table_is_told(tmp_path, run: ls.Run) -> None:
+def test_a_damaged_table_is_told(tmp_path: Path, tables: Tables) -> None:
     """A table that is damaged behind its sound end is told when it is read."""
-    run.save(tmp_path / "a.run")
+    save(tables, tmp_path / "a.run", {})
     path = tmp_path / "a.run" / "payloads.parquet"
     data = bytearray(path.read_bytes())
     data[10:2000] = bytes(1990)
     path.write_bytes(data)
     with pytest.raises(ls.SavedRunError, match="damaged"):
-        _ = ls.open(tmp_path / "a.run").passes
+        Saved(tmp_path / "a.run").tables()
     with pytest.raises(ls.SavedRunError, match="damaged"):
-        _ = ls.open(tmp_path / "a.run").events
+        frames.events(Saved(tmp_path / "a.run"))
 
 
-def test_saved_run_errors(tmp_path, run: ls.Run) -> None:
-    """A missing, foreign, damaged or newer folder is a SavedRunError that says which."""
+def test_what_is_no_saved_run_is_refused(tmp_path: Path, tables: Tables) -> None:
+    """A missing, foreign, damaged, older or newer folder is a SavedRunError that says which, and what to do."""
     with pytest.raises(ls.SavedRunError, match="not a saved run"):
-        ls.open(tmp_path / "missing.run")
+        Saved(tmp_path / "missing.run")
     other = tmp_path / "other"
     other.mkdir()
     (other / "file").write_text("x")
     with pytest.raises(ls.SavedRunError, match="holds something"):
-        run.save(other)
-    run.save(tmp_path / "a.run")
-    (tmp_path / "a.run" / "items.parquet").write_bytes(b"PAR1")
+        save(tables, other, {})
+    folder = tmp_path / "a.run"
+    save(tables, folder, {})
+    (folder / "passes.parquet").write_bytes(b"PAR1")
     with pytest.raises(ls.SavedRunError, match="damaged"):
-        ls.open(tmp_path / "a.run")
-    manifest = tmp_path / "a.run" / "manifest.json"
+        Saved(folder)
+    save(tables, folder, {})
+    assert Saved(folder).heads
+    manifest = folder / "manifest.json"
     values = json.loads(manifest.read_text())
-    values["logscope_run"] = 99
-    manifest.write_text(json.dumps(values))
-    with pytest.raises(ls.SavedRunError, match="newer logscope"):
-        ls.open(tmp_path / "a.run")
-    values["logscope_run"] = 1
-    manifest.write_text(json.dumps(values))
-    with pytest.raises(ls.SavedRunError, match="an older logscope"):
-        ls.open(tmp_path / "a.run")
+    for version, age in ((99, "newer"), (2, "an older")):
+        manifest.write_text(json.dumps(values | {"logscope_run": version}))
+        with pytest.raises(ls.SavedRunError, match=age) as error:
+            Saved(folder)
+        assert f"logscope.load({tables.files[0]!r}).save({str(folder)!r})" in str(error.value.message.help)
 
 
-def test_event_batches_add_up(run: ls.Run) -> None:
-    """Written in batches, the table is the same as in one piece."""
-    pieces = list(frames.event_batches(run.labelled(), size=500))
-    assert len(pieces) > 5
-    assert pl.concat(pieces).equals(run.events, null_equal=True)
+def test_events_are_written_batch_by_batch(tmp_path: Path, tables: Tables) -> None:
+    """Written in batches, the table is the same as in one piece; what goes wrong on the way is raised as it is."""
+    events = tables.events()
+    write_events((events[start : start + 500] for start in range(0, events.height, 500)), tmp_path / "e.parquet")
+    assert_frame_equal(pl.read_parquet(tmp_path / "e.parquet"), events)
+
+    def broken() -> Any:
+        yield events
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        write_events(broken(), tmp_path / "f.parquet")
+    assert [path.name for path in tmp_path.iterdir() if path.name != "f.parquet"] == ["e.parquet"]
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full")
+def test_a_full_disk_is_an_error_of_the_system(tables: Tables) -> None:
+    """A disk that is full while a table is written is an OSError with its number."""
+    with pytest.raises(OSError, match=r".") as error:
+        write_events([tables.events()], Path("/dev/full"))
+    assert error.value.errno in (errno.ENOSPC, errno.EACCES, errno.EPERM)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import sys
 from contextlib import contextmanager
 from dataclasses import replace
-from itertools import chain, islice
 from typing import TYPE_CHECKING, Any
 
 from logscope.cli.output import Target, redactor, replace_file, show, style_of, target, write
@@ -23,8 +22,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from logscope.cli.options import Shared
-    from logscope.labelled import Labelled
     from logscope.sources.streams import Source
+    from logscope.tables.tables import Tables
 
 
 def stream(logs: Sequence[str], shared: Shared, *, follow: bool) -> int:
@@ -36,51 +35,46 @@ def stream(logs: Sequence[str], shared: Shared, *, follow: bool) -> int:
         if follow:
             raise UsageError("--follow cannot be joined with Parquet", help="write ndjson or csv")
         return _parquet(logs, shared, wanted)
-    from logscope import grammar, run  # noqa: PLC0415 - help must not pay for the parser
+    from logscope import grammar, reading as readings  # noqa: PLC0415 - help must not pay for the parser
 
-    known, reading = grammar.load(shared.grammar or ()), run.Reading()
+    known, reading = grammar.load(shared.grammar or ()), readings.Reading()
     if follow:
         with until_interrupted() as stop, _writer(wanted, shared, several=False) as writer:
-            events: Iterable[Labelled | None] = run.follow_events(
+            found = readings.followed_batches(
                 logs, known, reading, stop=stop, warn=lambda text: warn([text], shared)
             )
-            _copy(events, writer, shared, live=True)
+            _copy(found, writer, shared, live=True)
             recognised(reading)
             writer.close(reading.accounting)
         return OK
     sources = sources_named(logs, shared)
     if any(source.saved_run for source in sources):
-        saved = open_run(logs, shared)
+        saved = open_run(logs, replace(shared))
         with _writer(wanted, shared, several=len(saved.files) > 1) as writer:
-            _copy(saved.labelled(), writer, shared)
+            _copy([saved.tables], writer, shared)
             writer.close(saved.accounting)
         return OK
     with progress(sources) as on_block, _writer(wanted, shared, several=len(sources) > 1) as writer:
-        _copy(run.labelled_events(sources, known, reading, on_block=on_block), writer, shared)
+        _copy(readings.batches(sources, known, reading, on_block=on_block), writer, shared)
         recognised(reading)
         writer.close(reading.accounting)
     warn(reading.warnings, shared)
     return OK
 
 
-def _copy(events: Iterable[Labelled | None], writer: EventWriter, shared: Shared, *, live: bool = False) -> None:
+def _copy(found: Iterable[Tables | None], writer: EventWriter, shared: Shared, *, live: bool = False) -> None:
     """Write the selected events; of a live log each one at once."""
-    select = shared.select()
+    select = shared.select() or None
     hide = redactor(shared).value if shared.redact else None
-
-    def arrived() -> Iterator[Labelled]:
-        for event in events:
-            if event is None:
-                # Nothing new: what was read so far should be seen.
-                writer.flush()
-                if live:
-                    sys.stdout.flush()
-            else:
-                yield event
-
-    for event in select.filter_events(arrived()) if select else arrived():
-        row = event.as_dict()
-        writer.add(hide(row) if hide else row)
+    for tables in found:
+        if tables is None:
+            # Nothing new: what was read so far should be seen.
+            writer.flush()
+            if live:
+                sys.stdout.flush()
+            continue
+        for row in tables.event_rows(select=select):
+            writer.add(hide(row) if hide else row)
 
 
 @contextmanager
@@ -123,25 +117,19 @@ def _parquet(logs: Sequence[str], shared: Shared, wanted: Target) -> int:
         raise UsageError("Parquet goes to a file", help="-o events.parquet")
     if shared.redact:
         raise UsageError("--redact cannot be joined with Parquet", help="write ndjson or csv")
-    from logscope import grammar, run  # noqa: PLC0415 - help must not pay for the parser
+    from logscope import grammar, reading as readings  # noqa: PLC0415 - help must not pay for the parser
+    from logscope.tables.saved import write_events  # noqa: PLC0415 - writes Parquet
 
-    sources = sources_named(logs, shared)
+    sources, select = sources_named(logs, shared), shared.select() or None
     if any(source.saved_run for source in sources):
-        replace_file(wanted.path, open_run(logs, shared).lazy("events").sink_parquet)
+        replace_file(wanted.path, open_run(logs, shared).events.write_parquet)
     else:
-        known, reading, select = grammar.load(shared.grammar or ()), run.Reading(), shared.select()
+        known, reading = grammar.load(shared.grammar or ()), readings.Reading()
         with progress(sources) as on_block:
-            if select:
-                found: Iterator[Any] = run.labelled_events(sources, known, reading, on_block=on_block)
-            else:
-                found = run.steps_of(sources, known, reading, keep_copies=True, on_block=on_block)
-            # The reader's process is forked with the first of it, which polars and its threads would not allow.
-            found = chain(list(islice(found, 1)), found)
-            from logscope import frames  # noqa: PLC0415 - imports polars
+            found = readings.batches(sources, known, reading, on_block=on_block)
 
             def fill(part: Path) -> None:
-                batches = frames.event_batches(select.filter_events(found)) if select else frames.item_batches(found)
-                frames.write_events(batches, part)
+                write_events((tables.events(select=select) for tables in found), part)
                 recognised(reading)
 
             replace_file(wanted.path, fill)
@@ -186,23 +174,21 @@ def raw_text(logs: Sequence[str], shared: Shared, around: int | None) -> int:
         from pathlib import Path  # noqa: PLC0415 - kept beside its only use
 
         wanted = replace(wanted, path=Path(shared.output))
-    from logscope import grammar, run  # noqa: PLC0415 - help must not pay for the parser
+    from logscope import grammar, reading as readings  # noqa: PLC0415 - help must not pay for the parser
+    from logscope.tables.frames import Held, spans  # noqa: PLC0415
 
     known = grammar.load(shared.grammar or ())
     pieces: list[str] = []
     put: Callable[[str], None] = _to_stdout if wanted.path is None else pieces.append
     sources = sources_named(logs, shared)
     several = len(sources) > 1
-    reading = run.Reading()
-    select = shared.select()
+    reading = readings.Reading()
+    select = shared.select() or None
     hide = redactor(shared).text if shared.redact else None
     for source in sources:
-        events = run.labelled_events([source], known, reading)
-        lines = (
-            _records(source, select.filter_events(events))
-            if around is None
-            else _around(source, select.filter_events(events), around, several=several)
-        )
+        found = readings.batches([source], known, reading)
+        places = [place for tables in found for place in spans(Held(tables), select)]
+        lines = _records(source, places) if around is None else _around(source, places, around, several=several)
         for line in lines:
             put((hide(line) if hide else line) + "\n")
     recognised(reading)
@@ -212,22 +198,21 @@ def raw_text(logs: Sequence[str], shared: Shared, around: int | None) -> int:
     return OK
 
 
-def _records(source: Source, events: Iterable[Labelled]) -> Iterator[str]:
+def _records(source: Source, places: Iterable[tuple[int, int, int]]) -> Iterator[str]:
     """Yield each record's own text on one line, made safe to print."""
     from logscope.render.text import visible  # noqa: PLC0415
     from logscope.sources.excerpts import texts  # noqa: PLC0415 - kept beside its only use
 
-    spans = ((event.occurrence[1], event.occurrence[3].length) for event in list(events))
-    for text in texts(source.blocks(), spans):
+    for text in texts(source.blocks(), ((offset, length) for _, offset, length in places)):
         yield visible(text.decode("utf-8", "surrogateescape"))
 
 
-def _around(source: Source, events: Iterable[Labelled], around: int, *, several: bool) -> Iterator[str]:
+def _around(source: Source, places: Iterable[tuple[int, int, int]], around: int, *, several: bool) -> Iterator[str]:
     """Yield lines as grep does: ``file:12:text`` for a record's line, ``file-11-text`` for one beside it."""
     from logscope.render.text import visible  # noqa: PLC0415
     from logscope.sources.excerpts import lines_around  # noqa: PLC0415 - kept beside its only use
 
-    wanted = sorted({event.occurrence[0] for event in events})
+    wanted = sorted({line for line, _, _ in places})
     name = f"{visible(source.name)}" if several else ""
     for line in lines_around(source.blocks(), wanted, around):
         if line is None:

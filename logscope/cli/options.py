@@ -19,7 +19,7 @@ from logscope.render import FORMATS
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from logscope.select import Select
+    from logscope.tables.select import Select
 
 INPUT, SELECTION, OUTPUT, GENERAL = "Input", "Selection", "Output", LAST_PANEL
 QUERY, GATE, PART, CONNECTION = "Question", "Exit code", "Part", "Connection"
@@ -150,7 +150,7 @@ class Selection:
 
     def select(self) -> Select:
         """Return the selection the words mean; raises UsageError for a word that names nothing."""
-        from logscope.select import Select  # noqa: PLC0415 - help must not pay for it
+        from logscope.tables.select import Select  # noqa: PLC0415 - help must not pay for it
 
         return Select.of(**self.words())
 

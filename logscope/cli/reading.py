@@ -8,24 +8,26 @@ from __future__ import annotations
 
 import sys
 import time
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from logscope.cli.output import exit_code, show, style_of, target, write
 from logscope.cli.session import OK, say, until_interrupted
 from logscope.errors import LogscopeError, Message, NothingRecognised, UsageError
-from logscope.model import ForwardPass, ServerEvent
 from logscope.render.text import plural, visible
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from logscope.cli.options import Shared
-    from logscope.report import Item, Query, Report
-    from logscope.run import Reading, Run
+    from logscope.asking import Asked
+    from logscope.reading import Reading
+    from logscope.report import Query, Report
+    from logscope.run import Run
     from logscope.sources.blocks import Block
     from logscope.sources.streams import Source
+    from logscope.tables.tables import Tables
 
 
 # How often the answer to a growing log is drawn anew, in seconds.
@@ -63,8 +65,8 @@ def on_engine(
     logs: Sequence[str], shared: Shared, query: Query, engine: str, address: str | None, *, follow: bool
 ) -> int:
     """Ask one question of many files that are read on a cluster; each file that is done is said on a terminal."""
-    from logscope import scale  # noqa: PLC0415 - an engine is an extra
-    from logscope.run import Reading  # noqa: PLC0415 - see answers
+    from logscope import cluster  # noqa: PLC0415 - an engine is an extra
+    from logscope.reading import Reading  # noqa: PLC0415 - see answers
 
     if follow or shared.words():
         raise UsageError(
@@ -74,14 +76,14 @@ def on_engine(
         )
     if shared.explain_python:
         words = arguments(engine=engine, address=address)
-        lines = ["from logscope import scale", "from logscope.queries.summarize import Summarize", ""]
-        return explain([*lines, f"print(scale.answer(Summarize(), {list(logs)!r}, {words}))"])
+        lines = ["from logscope import cluster", "from logscope.queries.summarize import Summarize", ""]
+        return explain([*lines, f"print(cluster.answer(Summarize(), {list(logs)!r}, {words}))"])
 
     def done(name: str, count: int, total: int) -> None:
         if sys.stderr is not None and sys.stderr.isatty() and not shared.quiet:
             say(Message(f"{count} of {total} files: {name}"), "note")
 
-    report = scale.answer(query, logs, engine=engine, address=address, grammars=shared.grammar or (), on_file=done)
+    report = cluster.answer(query, logs, engine=engine, address=address, grammars=shared.grammar or (), on_file=done)
     recognised(Reading(list(logs), report.accounting))
     return show(report, shared, shared)
 
@@ -104,34 +106,28 @@ def answer(logs: Sequence[str], shared: Shared, query: Query) -> Report:
     return report
 
 
-def answers(logs: Sequence[str], shared: Shared, queries: Sequence[Query]) -> list[Report]:
+def answers(logs: Sequence[str], shared: Shared, queries: Sequence[Any]) -> list[Report]:
     """Return the answers to several questions, reading once and in flat memory; warnings go to stderr."""
-    from logscope import grammar, run  # noqa: PLC0415 - help must not pay for the parser
+    from logscope import grammar, reading as readings, run  # noqa: PLC0415 - help must not pay for the parser
+    from logscope.asking import Asked  # noqa: PLC0415
 
     select = shared.select()
     sources = sources_named(logs, shared)
+    asked = [Asked(query) for query in queries]
     if any(source.saved_run for source in sources):
         saved = run.load(*logs)
-        for item in selected(saved.items, shared):
-            for query in queries:
-                query.see(item)
-        return [query.report(saved.reading.context()) for query in queries]
-    reading = run.Reading()
-    known = grammar.load(shared.grammar or ())
-    with progress(sources) as on_block:
-        found = run.items_of(
-            sources,
-            known,
-            reading,
-            keep_copies=bool(select.rank) or any(getattr(query, "keep_copies", False) for query in queries),
-            on_block=on_block,
-        )
-        sees = [query.see for query in queries]
-        for item in selected((item for _, item in found), shared):
-            for see in sees:
-                see(item)
+        reading, shown = saved.reading, ExitStack()
+        found: Iterable[Tables] = [saved.tables]
+    else:
+        reading = readings.Reading()
+        shown = ExitStack()
+        found = readings.batches(sources, grammar.load(shared.grammar or ()), reading, on_block=shown.enter_context(progress(sources)))
+    with shown:
+        for tables in selected(found, shared):
+            for one in asked:
+                one.add(tables)
     recognised(reading)
-    reports = [query.report(reading.context()) for query in queries]
+    reports = [one.report(reading.context()) for one in asked]
     if select:
         for report in reports:
             report.notes.insert(0, f"selected: {select}; nothing else is counted")
@@ -140,43 +136,44 @@ def answers(logs: Sequence[str], shared: Shared, queries: Sequence[Query]) -> li
     return reports
 
 
-def selected(items: Iterable[Item], shared: Shared) -> Iterator[Item]:
-    """Yield the selected items; say so when none is, so that an empty answer is not taken for an empty log."""
+def selected(found: Iterable[Tables], shared: Shared) -> Iterator[Tables]:
+    """Yield what is selected; say so when nothing is, so that an empty answer is not taken for an empty log."""
     select = shared.select()
     if not select:
-        yield from items
+        yield from found
         return
-    # Server lines belong to no pass, and stay when passes are selected: only what the selection speaks of counts.
-    counted = ForwardPass if select.of_passes else (ForwardPass, ServerEvent)
     kept = 0
-    for item in select.filter(items):
-        kept += isinstance(item, counted)
-        yield item
+    for tables in found:
+        part = select.filter(tables)
+        # Server lines belong to no pass, and stay when passes are selected: only what the selection speaks of counts.
+        kept += part.passes.height + (0 if select.of_passes else part.server.height)
+        yield part
     if not kept and not shared.quiet:
         what = "pass" if select.of_passes else "record"
         say(Message(f"the selection leaves no {what}", note=f"selected: {select}"), "warning")
 
 
-def followed(logs: Sequence[str], shared: Shared, query: Query) -> tuple[Report, LogscopeError | None]:
+def followed(logs: Sequence[str], shared: Shared, query: Any) -> tuple[Report, LogscopeError | None]:
     """Return the last answer to a growing log: when its writer has ended (a pipe), or Ctrl-C ends the following.
 
     On a terminal the answer is drawn anew while it changes. A log that could not be read any more after a while (the
     host no longer accepts the key) has an answer, too: the failure comes with it.
     """
-    from logscope import grammar, run  # noqa: PLC0415 - help must not pay for the parser
+    from logscope import grammar, reading as readings  # noqa: PLC0415 - help must not pay for the parser
+    from logscope.asking import Asked  # noqa: PLC0415
 
     select = shared.select()
-    reading = run.Reading()
-    drawn = _Drawn(logs, shared, query, reading) if sys.stdout.isatty() and not shared.output else None
+    reading, asked = readings.Reading(), Asked(query)
+    drawn = _Drawn(logs, shared, asked, reading) if sys.stdout.isatty() and not shared.output else None
     with until_interrupted() as stop, drawn.screen if drawn else nullcontext():
         notice = drawn.notice if drawn else lambda text: warn([text], shared)
-        found = run.follow_items(list(logs), grammar.load(shared.grammar or ()), reading, stop=stop, warn=notice)
-        pairs = drawn.between(found) if drawn else found
-        arrived = (pair[1] for pair in pairs if pair is not None)
+        known = grammar.load(shared.grammar or ())
+        found = readings.followed_batches(list(logs), known, reading, stop=stop, warn=notice)
         failure = None
         try:
-            for item in select.filter(arrived) if select else arrived:
-                query.see(item)
+            for tables in drawn.between(found) if drawn else found:
+                if tables is not None:
+                    asked.add(select.filter(tables) if select else tables)
         except LogscopeError as error:
             if not reading.accounting.records:
                 raise
@@ -185,21 +182,21 @@ def followed(logs: Sequence[str], shared: Shared, query: Query) -> tuple[Report,
         # The last ones stand in the answer.
         warn([text for text in drawn.notices if text not in reading.warnings], shared)
     recognised(reading)
-    return query.report(reading.context()), failure
+    return asked.report(reading.context()), failure
 
 
 class _Drawn:
     """The answer to a growing log on a terminal, drawn anew while it changes."""
 
-    def __init__(self, logs: Sequence[str], shared: Shared, query: Query, reading: Reading) -> None:
+    def __init__(self, logs: Sequence[str], shared: Shared, asked: Asked, reading: Reading) -> None:
         from logscope.render.live import Screen  # noqa: PLC0415 - live logs only
 
         self.notices: list[str] = []
         self.screen = Screen(sys.stdout)
-        self._shared, self._query, self._reading = shared, query, reading
+        self._shared, self._asked, self._reading = shared, asked, reading
         self._status = f"following {visible(', '.join(logs))}; Ctrl-C ends"
 
-    def between(self, found: Iterable[tuple[str, Item] | None]) -> Iterator[tuple[str, Item] | None]:
+    def between(self, found: Iterable[Tables | None]) -> Iterator[Tables | None]:
         """Pass what is found on, and draw between it."""
         drawn, news = 0.0, True
         for pair in found:
@@ -219,7 +216,7 @@ class _Drawn:
 
         shared = self._shared
         style = style_of(sys.stdout, shared.color, quiet=shared.quiet, verbose=shared.verbose)
-        self.screen.draw(render(self._query.report(self._reading.context()), "table", style), self._status)
+        self.screen.draw(render(self._asked.report(self._reading.context()), "table", style), self._status)
 
 
 def open_run(logs: Sequence[str], shared: Shared) -> Run:
@@ -235,7 +232,7 @@ def open_run(logs: Sequence[str], shared: Shared) -> Run:
 
 def sources_named(logs: Sequence[str], shared: Shared) -> list[Source]:
     """Return what the arguments name as sources."""
-    from logscope.run import sources_of  # noqa: PLC0415 - help must not pay for the parser
+    from logscope.reading import sources_of  # noqa: PLC0415 - help must not pay for the parser
 
     spare_inputs(logs, shared)
     return sources_of(logs, quiet=shared.quiet)

@@ -84,15 +84,18 @@ def diff(
 def _read(side: Side, run: Run | str | Path | Sequence[str | Path], grammars: Iterable[str | Path]) -> None:
     """Show a run's items to a side, without holding them where they come from a log."""
     from logscope import grammar  # noqa: PLC0415 - a run in memory needs no grammar
-    from logscope.run import Reading, Run, items_of, load, sources_of  # noqa: PLC0415 - as above
+    from logscope.reading import Reading, batches, sources_of  # noqa: PLC0415 - as above
+    from logscope.run import Run, load  # noqa: PLC0415 - as above
 
     if not isinstance(run, Run):
         inputs = [run] if isinstance(run, (str, bytes)) or not isinstance(run, (list, tuple)) else list(run)
         sources = sources_of(inputs)
         if not any(source.saved_run for source in sources):
             reading = Reading()
-            for _, item in items_of(sources, grammar.load(grammars), reading):
-                side.see(item)
+            known: set[int] = set()
+            for tables in batches(sources, grammar.load(grammars), reading):
+                for item in tables.items(copies=False, known=known):
+                    side.see(item)
             side.files, side.accounting, side.warnings = reading.files, reading.accounting, reading.warnings
             return
         run = load(*inputs)

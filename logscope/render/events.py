@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from logscope.labelled import EVENT_KEYS
+from logscope.model import EVENT_KEYS
 from logscope.render import layout
 from logscope.render.machine import csv_cell, dumps, to_json
 from logscope.render.text import PLAIN, Style, cell, visible

@@ -16,6 +16,7 @@ import numpy as np
 import polars as pl
 
 from logscope.errors import UsageError
+from logscope.model import EVENT_KEYS
 from logscope.report import plain
 from logscope.tables.schema import EVENTS, FORWARDS, PASSES, PAYLOADS, PREFIX, PREFIXES, UNPARSED, frame
 
@@ -25,14 +26,6 @@ if TYPE_CHECKING:
     from logscope.model import Payload, Prefix
     from logscope.tables.select import Select
     from logscope.tables.tables import Tables
-
-# The keys of an event record, in their fixed order.
-EVENT_KEYS = (
-    "file", "line", "offset", "segment", "during", "time", "origin", "pid", "dp_rank", "pp_rank", "tp_rank",
-    "ep_rank", "site", "event", "role", "phase", "evidence", "pass", "layer", "rows", "width", "shape", "norm", "head",
-    "capture_hidden_mode", "intact", "fields",
-)  # fmt: skip
-
 
 class Columns(Protocol):
     """Where columns come from.
@@ -337,3 +330,10 @@ def sql(source: Columns, query: str, select: Select | None = None) -> pl.DataFra
             help="; ".join(f"columns of {name}: {', '.join(made[name][0])}" for name in named)
             or "columns: docs/reference/frames.md",
         ) from error
+
+
+def spans(source: Columns, select: Select | None = None) -> list[tuple[int, int, int]]:
+    """Return where the (selected) events stand: line, byte offset, bytes of the record's own text."""
+    looked = _Events(source, select)
+    columns = (looked.line("line"), looked.line("offset"), looked.value("length", "length"))
+    return list(zip(*(column.to_list() for column in columns), strict=True))

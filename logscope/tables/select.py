@@ -172,6 +172,11 @@ class Select:
         }
         return "; ".join(f"{name} {words}" for name, words in parts.items() if words) or "everything"
 
+    @property
+    def of_passes(self) -> bool:
+        """True when it speaks of something only forward passes have."""
+        return bool(self.phase or self.role or self.site or self.layer)
+
     def filter(self, tables: Tables) -> Tables:
         """Return the selected part of a batch: the passes and server lines that belong to it.
 

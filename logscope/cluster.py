@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from logscope import grammar as grammars_module
 from logscope.errors import InputError, UsageError
-from logscope.run import Reading, items_of, sources_of
+from logscope.reading import Reading, batches, sources_of
 from logscope.sources.inputs import expand
 
 if TYPE_CHECKING:
@@ -37,21 +37,16 @@ RETRIES = 3
 
 @dataclass(slots=True)
 class Part:
-    """What a worker sends back of one file: its items, packed, and what is known of its reading."""
+    """What a worker sends back of one file: its parts of the answer, and what is known of its reading."""
 
     name: str
-    items: bytes
+    parts: bytes
     accounting: Accounting
     warnings: list[str]
 
-    def unpack(self) -> list[Item]:
-        """Return the items."""
-        found: list[Item] = pickle.loads(zlib.decompress(self.items))  # noqa: S301 - from our own workers
-        return found
 
-
-def read_file(name: str, grammars: Sequence[str] = ()) -> Part:
-    """Read one file, on a worker: the whole pipeline up to labelled items.
+def read_file(question: Any, name: str, grammars: Sequence[str] = ()) -> Part:
+    """Read one file, on a worker: the whole pipeline up to the question's own parts.
 
     Raises
     ------
@@ -60,9 +55,13 @@ def read_file(name: str, grammars: Sequence[str] = ()) -> Part:
 
     """
     reading = Reading()
-    sources = expand([name])
-    items = [item for _, item in items_of(sources, grammars_module.load(grammars), reading)]
-    packed = zlib.compress(pickle.dumps(items, protocol=pickle.HIGHEST_PROTOCOL), level=1)
+    found = batches(sources_of([name]), grammars_module.load(grammars), reading)
+    if hasattr(question, "partial"):
+        parts = [question.combine([question.partial(tables) for tables in found])]
+    else:
+        known: set[int] = set()
+        parts = [item for tables in found for item in tables.items(copies=False, known=known)]
+    packed = zlib.compress(pickle.dumps(parts, protocol=pickle.HIGHEST_PROTOCOL), level=1)
     return Part(name, packed, reading.accounting, reading.warnings)
 
 
@@ -114,17 +113,26 @@ def answer(
                 help="name files that stand on storage the workers share",
             )
     names = [source.name for source in sources]
-    parts = _on_dask(names, [str(path) for path in grammars], address, workers, on_file)
+    parts: list[Any] = []
+    done = _on_dask(query, names, [str(path) for path in grammars], address, workers, on_file)
     reading = Reading(files=names)
-    for part in parts:
+    for part in done:
         reading.accounting.add(part.accounting)
         reading.warnings.extend(part.warnings)
-        for item in part.unpack():
-            query.see(item)
+        found = pickle.loads(zlib.decompress(part.parts))  # noqa: S301 - from our own workers
+        if hasattr(query, "partial"):
+            parts += found
+        else:
+            for item in found:
+                query.see(item)
+    if hasattr(query, "partial"):
+        report: Report = query.report(query.combine(parts), reading.context())
+        return report
     return query.report(reading.context())
 
 
 def _on_dask(
+    question: Any,
     names: list[str],
     grammars: list[str],
     address: str | None,
@@ -142,7 +150,7 @@ def _on_dask(
         ) from error
     with _Cluster(dask, address, workers) as cluster, dask.Client(cluster or address, set_as_default=False) as client:
         futures = {
-            client.submit(read_file, name, grammars, retries=RETRIES, pure=False, key=f"logscope-{index}-{name}"): index
+            client.submit(read_file, question, name, grammars, retries=RETRIES, pure=False, key=f"logscope-{index}-{name}"): index
             for index, name in enumerate(names)
         }
         found: dict[int, Part] = {}

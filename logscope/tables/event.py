@@ -6,15 +6,12 @@ pydantic costs more to import than a small log costs to read.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, field_serializer
 
 from logscope.model import During, Evidence, Intact, Phase, Role  # noqa: TC001 - pydantic reads them at run time
 from logscope.report import plain
-
-if TYPE_CHECKING:
-    from logscope.labelled import Labelled
 
 
 class Event(BaseModel):
@@ -52,15 +49,6 @@ class Event(BaseModel):
     capture_hidden_mode: str | None
     intact: Intact
     fields: dict[str, Any]
-
-    @classmethod
-    def from_labelled(cls, labelled: Labelled) -> Event:
-        """Build the event of one labelled occurrence."""
-        payload = labelled.occurrence[3]
-        record = labelled.as_dict()
-        record.update(norm=payload.norm, head=payload.head, shape=payload.shape, fields=dict(payload.fields))
-        record["fields"].update(labelled.occurrence[2].extra)
-        return cls.model_validate(record)
 
     @field_serializer("norm", "head", "fields", when_used="json")
     def _named_numbers(self, value: Any) -> Any:
