@@ -52,6 +52,9 @@ EXPLAINS: Mapping[str, frozenset[str]] = {
 # What a check without --select and --ignore asks at least.
 _WHOLE = frozenset({"S101", "H103", "N101", "N106", "A101"})
 _IDENTITIES = ("N104", "N105", "N106")
+# Rules that can look at every target pass; one that saw less than a quarter of them is named in the verdict.
+_OF_TARGETS = ("S101", "H102", "H103", "H104", "N104", "N105")
+_FEW = 4
 _STRENGTH = {"error": 0, "warning": 1, "note": 2}
 _EFFECTS = {
     "A101": "that nothing is accepted",
@@ -135,9 +138,11 @@ def headline(
     what = (
         f"{count(target, 'target pass')} and {count(draft, 'draft pass')}" if target or draft else "the server's lines"
     )
+    few = [code for code in _OF_TARGETS if 0 < _FEW * checked.get(code, 0) < target]
+    part = f"; {and_list(few)} looked at {count(max(checked[code] for code in few), 'pass')} at most" if few else ""
     notes = count(len(findings), "note") if findings else ""
     rest = f"; {unchecked} could not be decided" if unchecked else ""
-    return f"No fault found: {looked} rules looked at {what}{rest}{f'; {notes}' if notes else ''}."
+    return f"No fault found: {looked} rules looked at {what}{part}{rest}{f'; {notes}' if notes else ''}."
 
 
 def _cause(serious: Sequence[Finding], checked: Mapping[str, int], lives: Lives) -> str:
