@@ -327,7 +327,7 @@ def sql(source: Columns, query: str, select: Select | None = None) -> pl.DataFra
     """
     asked = re.sub(r"count\s*\(\s*\*\s*\)", "", query.lower())
     # A column, or a table, that is not named is not looked up.
-    names = [name for name in EVENTS if name == "line" or name in asked or "*" in asked]
+    names = [name for name in EVENTS if name in asked.replace("events", "") or "*" in asked] or ["line"]
     made: dict[str, tuple[pl.Schema, Callable[[], pl.DataFrame]]] = {
         "events": (EVENTS, lambda: events(source, names, select)),
         "passes": (FORWARDS, lambda: forwards(source)),
