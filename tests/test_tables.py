@@ -152,7 +152,7 @@ def test_sql_asks_for_the_columns_it_names(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(frames.Held, "column", lambda self, table, name: asked.add(name) or column(self, table, name))
     query = "select layer, count(*) as n from events where event = 'layer_capture' group by layer order by layer"
     assert frames.sql(held, query).rows() == [(3, 266), (31, 266), (59, 266)]
-    assert not asked & {"values", "norm", "fields", "time"}
+    assert not asked & {"values", "norm", "fields", "time", "offset"}
     assert frames.sql(held, "select count(*) as n from passes where role = 'target'").item() == 266
     with pytest.raises(ls.UsageError, match="not understood") as error:
         frames.sql(held, "select nothing from nowhere")

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import re
-from functools import cached_property
 from math import isfinite
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -30,9 +29,8 @@ if TYPE_CHECKING:
 class Columns(Protocol):
     """Where columns come from.
 
-    Tables are ``passes``, ``records`` and ``server``; ``lines``: prints and server rows merged into file order, with
-    the columns of prints and ``server``, the row number there; ``payloads``: what heads and, behind them, the server
-    rows say; ``prefixes``: what prefixes say. ``files`` are the names, ``heads`` the number of heads.
+    Tables are ``passes``, ``records``, ``server``; ``lines`` (LINES); ``payloads``: what heads and, behind them, server
+    rows say; ``prefixes``: what prefixes say. ``files`` are the names, ``heads`` is the number of heads.
     """
 
     files: list[str]
@@ -83,8 +81,9 @@ class Held:
             for file, table in ((file, prints), (server["file"], server))
         )
         order = np.insert(np.arange(len(mine)), np.searchsorted(mine, theirs), len(mine) + np.arange(len(theirs)))
-        rows = server.select("line", "offset", "prefix", server=pl.int_range(pl.len(), dtype=pl.Int64))
-        return pl.concat([prints, rows], how="diagonal")[order]
+        behind = pl.int_range(pl.len(), dtype=pl.Int64) + self._tables.records.height
+        rows = server.select("line", "offset", "prefix", ref=behind)
+        return pl.concat([prints.with_columns(ref="record"), rows], how="diagonal")[order]
 
 
 def prefix_frame(prefixes: Sequence[Prefix]) -> pl.DataFrame:
@@ -107,58 +106,67 @@ def events(source: Columns, names: Sequence[str] | None = None, select: Select |
 
 
 class _Events:
-    """The columns of the events: each line looked up in what it is a print of."""
+    """The columns of the events, looked up in what the lines are prints of: records and, behind them, server rows.
+
+    There are far fewer of those than lines: what can be is worked out for them, and handed to their lines at the end.
+    """
 
     def __init__(self, source: Columns, select: Select | None = None) -> None:
         self.source = source
+        self.heads = source.head_rows(source.column("records", "head"))
+        keys = source.column("passes", "key")
+        self.passes = pl.Series(keys.search_sorted(source.column("records", "pass")))
         self._rows: pl.Series | None = None
-        self._record, self._server = self.line("record"), self.line("server")
-        unparsed = (source.column("server", "kind") == "unparsed").arg_true()
-        if len(unparsed):
-            self._restrict(~self._server.is_in(unparsed.implode()).fill_null(value=False))
+        unparsed = source.column("server", "kind") == "unparsed"
+        if unparsed.any():
+            self._restrict(~self._handed_out(pl.Series([False]).new_from_index(0, len(self.heads)), unparsed))
         if select:
             self._restrict(select.of_events(self.column))
 
     def _restrict(self, rows: pl.Series) -> None:
         """Leave out rows of those that are left."""
         self._rows = rows.arg_true() if self._rows is None else self._rows.filter(rows)
-        self._record, self._server = self.line("record"), self.line("server")
-        self.__dict__.pop("said", None)
 
     def line(self, name: str) -> pl.Series:
+        """Return what stands with the lines."""
         column = self.source.column("lines", name)
         return column if self._rows is None else column.gather(self._rows)
 
-    def of_record(self, name: str) -> pl.Series:
-        return self.source.column("records", name).gather(self._record)
+    def _handed_out(self, records: pl.Series, server: pl.Series | None) -> pl.Series:
+        """Return for every line what its record or server row says (None: null)."""
+        if server is None:
+            server = records.clear(len(self.source.column("server", "kind")))
+        return pl.concat([records, server.cast(records.dtype).alias(records.name)]).gather(self.line("ref"))
+
+    def of_both(self, name: str) -> pl.Series:
+        """Return what records and server rows have."""
+        return self._handed_out(self.source.column("records", name), self.source.column("server", name))
+
+    def of_pass(self, name: str, server: str | None = None) -> pl.Series:
+        """Return what a pass says to all its lines, and a server row under another name."""
+        column = self.source.column("passes", name).gather(self.passes)
+        return self._handed_out(column, None if server is None else self.source.column("server", server))
 
     def of_server(self, name: str) -> pl.Series:
-        return self.source.column("server", name).gather(self._server)
+        """Return what only server rows have."""
+        column = self.source.column("server", name)
+        return self._handed_out(column.clear(len(self.heads)), column)
 
-    def of_pass(self, name: str) -> pl.Series:
-        keys = self.source.column("passes", "key")
-        at = pl.Series(keys.search_sorted(self.source.column("records", "pass")))
-        return self.source.column("passes", name).gather(at.gather(self._record))
+    def _own(self, shared: pl.Series, own: Callable[[pl.Series], pl.Series]) -> pl.Series:
+        """Put in what a print says that is not worded as its record: ``own`` of its head."""
+        heads = self.line("head")
+        return shared if heads.null_count() == len(heads) else own(heads).zip_with(heads.is_not_null(), shared)
 
-    def either(self, name: str) -> pl.Series:
-        return _first_of(self.of_record(name), self.of_server(name))
-
-    @cached_property
-    def said(self) -> pl.Series:
-        """Where in the payloads stands what a line says."""
-        head = self.source.head_rows(_first_of(self.line("head"), self.of_record("head")))
-        return _first_of(head, self._server + self.source.heads)
-
-    def of_payload(self, name: str) -> pl.Series:
-        return self.source.column("payloads", name).gather(self.said)
+    def of_payload(self, name: str, change: Callable[[pl.Series], pl.Series] = lambda column: column) -> pl.Series:
+        """Return what a line says, changed first."""
+        column = change(self.source.column("payloads", name))
+        shared = self._handed_out(column.gather(self.heads), column[self.source.heads :])
+        return self._own(shared, lambda heads: column.gather(self.source.head_rows(heads)))
 
     def value(self, name: str, said: str) -> pl.Series:
-        """Return norm or first values: a print's own, else its record's; of a server row the payload's."""
-        head = self.line("head")
-        printed = self.of_record(name)
-        if head.null_count() < len(head):
-            printed = self.line(name).zip_with(head.is_not_null(), printed)
-        return printed.zip_with(self._server.is_null(), self.of_payload(said))
+        """Return norm or first values, which stand with the records and not with their heads."""
+        payloads = self.source.column("payloads", said)[self.source.heads :]
+        return self._own(self._handed_out(self.source.column("records", name), payloads), lambda _: self.line(name))
 
     def column(self, name: str) -> pl.Series:
         """Return a column of the events frame, or ``seen``: the time printed last, up to a line."""
@@ -168,23 +176,20 @@ class _Events:
         return made(self) if made is not None else self.of_payload(name)
 
     def of_prefix(self, name: str) -> pl.Series:
+        """Return what a line's prefix says."""
         column = self.source.column("prefixes", "time" if name == "time_printed" else name)
         return (as_time(column) if name == "time" else column).gather(self.line("prefix"))
 
     def seen(self) -> pl.Series:
         """Return the time of every line: its own, or that of the last one before it in its file."""
-        printed = pl.DataFrame({"file": self.either("file"), "time": self.of_prefix("time_printed")})
+        printed = pl.DataFrame({"file": self.of_both("file"), "time": self.of_prefix("time_printed")})
         last = printed.select(pl.col("time").forward_fill().over("file")).to_series()
-        return _first_of(last, _first_of(self.of_pass("time"), self.of_server("time")))
+        return _first_of(last, self.of_pass("time", "time"))
 
     def fields(self) -> pl.Series:
         """Return fields as JSON text, with the ranks of a prefix that have no column of their own."""
-        told = self.source.column("payloads", "fields")
-        odd = told.str.contains("NaN|Infinity")
-        if odd.any():
-            told = told.clone().scatter(odd.arg_true(), [_text(json.loads(text)) for text in told.filter(odd)])
-        found = told.gather(self.said)
-        extra = self.source.column("prefixes", "extra").gather(self.line("prefix"))
+        found = self.of_payload("fields", _plain_texts)
+        extra = self.of_prefix("extra")
         more = (extra != "[]").arg_true()
         joined = [
             _text(json.loads(text) | dict(json.loads(ranks)))
@@ -197,16 +202,16 @@ class _Events:
 _LOOKED_UP: dict[str, Callable[[_Events], pl.Series]] = {
     "line": lambda of: of.line("line"),
     "offset": lambda of: of.line("offset"),
-    "file": lambda of: pl.Series(of.source.files, dtype=pl.String).gather(of.either("file")),
-    "segment": lambda of: of.either("segment"),
-    "during": lambda of: _first_of(of.of_pass("during"), of.of_server("during")),
+    "file": lambda of: pl.Series(of.source.files, dtype=pl.String).gather(of.of_both("file")),
+    "segment": lambda of: of.of_both("segment"),
+    "during": lambda of: of.of_pass("during", "during"),
     "phase": lambda of: of.of_pass("phase"),
     "evidence": lambda of: of.of_pass("evidence"),
     "pass": lambda of: of.of_pass("number"),
     "role": lambda of: _first_of(of.of_payload("role"), of.of_pass("role").cast(pl.String)),
-    "rows": lambda of: _rows(of.of_payload("shape")),
-    "width": lambda of: of.of_payload("shape").list.last(),
-    "shape": lambda of: of.source.column("payloads", "shape").cast(pl.List(pl.String)).list.join("x").gather(of.said),
+    "rows": lambda of: of.of_payload("shape", lambda s: s.list.first().set(s.list.len() < 2, None)),
+    "width": lambda of: of.of_payload("shape", lambda shapes: shapes.list.last()),
+    "shape": lambda of: of.of_payload("shape", lambda shapes: shapes.cast(pl.List(pl.String)).list.join("x")),
     "norm": lambda of: of.value("norm", "norm"),
     "head": lambda of: of.value("values", "head"),
     "capture_hidden_mode": lambda of: of.of_payload("mode"),
@@ -216,18 +221,20 @@ _LOOKED_UP: dict[str, Callable[[_Events], pl.Series]] = {
 }
 
 
+def _plain_texts(texts: pl.Series) -> pl.Series:
+    """Return JSON texts with nan and inf by their names."""
+    odd = texts.str.contains("NaN|Infinity")
+    if not odd.any():
+        return texts
+    return texts.clone().scatter(odd.arg_true(), [_text(json.loads(text)) for text in texts.filter(odd)])
+
+
 def _text(fields: dict[str, Any]) -> str:
     return json.dumps(plain(fields), ensure_ascii=False)
 
 
 def _first_of(one: pl.Series, other: pl.Series) -> pl.Series:
-    if one.null_count() == len(one):  # the usual case for what only differing writers have
-        return other
     return one.zip_with(one.is_not_null(), other)
-
-
-def _rows(shapes: pl.Series) -> pl.Series:
-    return shapes.list.first().set(shapes.list.len() < 2, None)
 
 
 def as_time(printed: pl.Series) -> pl.Series:
@@ -313,7 +320,7 @@ def sql(source: Columns, query: str, select: Select | None = None) -> pl.DataFra
     """
     asked = re.sub(r"count\s*\(\s*\*\s*\)", "", query.lower())
     # A column, or a table, that is not named is not looked up.
-    names = [name for name in EVENTS if name == "line" or name in asked or "*" in asked]
+    names = [name for name in EVENTS if name in asked.replace("events", "") or "*" in asked] or ["line"]
     made: dict[str, tuple[pl.Schema, Callable[[], pl.DataFrame]]] = {
         "events": (EVENTS, lambda: events(source, names, select)),
         "passes": (FORWARDS, lambda: forwards(source)),

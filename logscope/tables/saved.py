@@ -30,7 +30,7 @@ from logscope.errors import SavedRunError
 from logscope.model import Accounting, Payload, Prefix, Segment
 from logscope.report import plain
 from logscope.tables.frames import Held
-from logscope.tables.schema import LINES, PAYLOADS, PREFIXES, PRINTS, TABLES
+from logscope.tables.schema import LINES, PAYLOADS, PREFIXES, TABLES
 from logscope.tables.tables import Tables, value_keys
 
 if TYPE_CHECKING:
@@ -40,11 +40,11 @@ FORMAT = 3
 MANIFEST = "manifest.json"
 _SCHEMAS: dict[str, pl.Schema] = {
     **{name: TABLES[name] for name in ("passes", "records", "server")},
-    "lines": LINES,
+    "lines": pl.Schema({name: dtype for name, dtype in LINES.items() if name != "record"}),
     "payloads": PAYLOADS,
     "prefixes": PREFIXES,
 }
-_STEPS = {"key", "number", "line", "offset", "first", "last", "join", "pass", "record", "print", "server", "said"}
+_STEPS = {"key", "number", "line", "offset", "first", "last", "join", "pass", "print", "ref", "said"}
 # Rows of one part of a table: what a reader holds at a time.
 _ROWS = 1 << 17
 
@@ -168,14 +168,15 @@ class Saved:
 
     def tables(self) -> Tables:
         """Return the whole run."""
+        records = self._table("records")
         payloads = [_payload(row) for row in self._table("payloads").iter_rows(named=True)]
         return Tables(
             files=self.files,
             groups=self.groups,
             segments=self.segments,
             passes=self._table("passes"),
-            records=self._table("records"),
-            prints=self._table("lines").filter(pl.col("record").is_not_null()).select(*PRINTS),
+            records=records,
+            prints=self._table("lines").filter(pl.col("ref") < records.height).rename({"ref": "record"}),
             server=self._table("server"),
             heads=payloads[: self.heads],
             prefixes=[_prefix(row) for row in self._table("prefixes").iter_rows(named=True)],

@@ -126,7 +126,8 @@ PREFIXES = _schema(
     }
 )  # fmt: skip
 
-LINES = _schema({**PRINTS, "server": pl.Int64})
+# Prints and server rows together, in file order: `ref` is the row of the record or, behind them, of the server line.
+LINES = _schema({"ref": pl.Int64, **PRINTS})
 
 # -- what users see (docs/reference/frames.md) ----------------------------------------------------------------------
 
