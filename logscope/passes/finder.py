@@ -16,6 +16,7 @@ from logscope.model import NO_PREFIX, Payload, Prefix, Segment
 from logscope.passes.group import Columns, Group
 from logscope.passes.heads import Heads
 from logscope.passes.lineage import STATE
+from logscope.passes.naming import group_key, has_rank, naming
 from logscope.passes.phases import WHY
 from logscope.passes.segments import OPENERS, PAST, STARTUP, Lives
 from logscope.scan.chunk import joined, taken, whole
@@ -69,6 +70,9 @@ class Finder:
         self._groups: dict[tuple[Any, ...], Group] = {}
         self._keyed: list[tuple[Any, ...]] = []
         self._channel: dict[int, tuple[int, int]] = {}
+        self._keys_of: dict[int, tuple[Any, ...]] = {}
+        self._waiting: dict[tuple[Any, ...], list[Columns]] = {}
+        self._naming: dict[tuple[Any, ...], str] = {}
         self._ready: dict[str, list[Columns]] = {"passes": [], "records": [], "prints": []}
         self._server: list[Columns] = []
         self._said: list[Any] = []
@@ -164,10 +168,12 @@ class Finder:
         """Begin the lists of heads and prefixes anew, with what is still waiting."""
         tables = [part for name in ("prints", "records") for part in self._ready[name]]
         tables += [part for group in self._groups.values() for part in group.columns()]
+        tables += [part for parts in self._waiting.values() for part in parts]
         heads, prefixes = self._heads.payloads, self._prefixes
         self._heads.reset()
         self._prefixes, self._numbers = [], {}
         self._channel.clear()
+        self._keys_of.clear()
         for part in [*tables, *self._server]:
             if "head" in part:
                 used = np.unique(part["head"])
@@ -212,46 +218,73 @@ class Finder:
         self._groups.clear()
         self._last_numbers.clear()
         self._channel.clear()
+        self._naming.clear()
 
     def _served(self, prints: Columns, start: int, stop: int) -> bool:
         """Tell whether debug records show that the life was served."""
         assert self._lives is not None
         if any(group.served_from is not None for group in self._groups.values()):
             return True
-        offsets = [prints["offset"][start:stop], *(group.waiting() for group in self._groups.values())]
+        waiting = [part["offset"] for parts in self._waiting.values() for part in parts]
+        offsets = [prints["offset"][start:stop], *waiting, *(group.waiting() for group in self._groups.values())]
         return any(bool((self._lives.at(some)["region"] < 0).any()) for some in offsets if len(some))
 
     def _take(self, prints: Columns) -> None:
-        """Give prints to their schedulers."""
+        """Give prints to their schedulers; the first ones of each wait until it is clear who prints them."""
         if not len(prints["line"]):
             return
-        assert self._lives is not None
-        numbers = np.unique(prints["prefix"])
-        channels = np.zeros((int(numbers.max()) + 1, 2), np.int64)
-        for number in numbers.tolist():
-            channels[number] = self._channel.get(number) or self._find(number)
-        mine, writer = channels[prints["prefix"]].T
-        prints["writer"] = writer
-        for number in np.unique(mine).tolist():
-            group = self._groups[self._keyed[number]]
-            group.add(prints if len(self._groups) == 1 else taken(prints, mine == number))
+        keys: list[tuple[Any, ...]] = []
+        number_of = np.zeros(int(prints["prefix"].max()) + 1, np.int64)
+        for number in np.unique(prints["prefix"]).tolist():
+            key = self._keys_of.get(number)
+            if key is None:
+                key = self._keys_of[number] = group_key(self._prefixes[number])
+            if key not in keys:
+                keys.append(key)
+            number_of[number] = keys.index(key)
+        mine = number_of[prints["prefix"]]
+        for at, key in enumerate(keys):
+            self._waiting.setdefault(key, []).append(prints if len(keys) == 1 else taken(prints, mine == at))
 
-    def _find(self, number: int) -> tuple[int, int]:
+    def _route(self, *, final: bool) -> None:
+        """Give the prints that wait to the groups of their writers, where these are known."""
+        assert self._lives is not None
+        for key in list(self._waiting):
+            prints = joined(self._waiting[key])
+            if key not in self._naming:
+                named = naming(prints["text"], prints["prefix"], self._prefixes, self._lives, final=final)
+                if named is None:
+                    self._waiting[key] = [prints]
+                    continue
+                self._naming[key] = named
+            del self._waiting[key]
+            numbers = np.unique(prints["prefix"])
+            channels = np.zeros((int(numbers.max()) + 1, 2), np.int64)
+            for number in numbers.tolist():
+                channels[number] = self._channel.get(number) or self._find(key, number)
+            mine, writer = channels[prints["prefix"]].T
+            prints["writer"] = writer
+            for number in np.unique(mine).tolist():
+                self._groups[self._keyed[number]].add(taken(prints, mine == number))
+
+    def _find(self, key: tuple[Any, ...], number: int) -> tuple[int, int]:
         """Return the scheduler a prefix belongs to, and its writer, -1: it names none."""
         assert self._lives is not None
         prefix = self._prefixes[number]
-        marked = any(part is not None for part in (prefix.pid, prefix.tp_rank, prefix.ep_rank))
-        key = (prefix.origin, prefix.dp_rank, prefix.pp_rank, marked)
-        if key not in self._keyed:
-            self._keyed.append(key)
-        group = self._groups.get(key)
+        how = self._naming[key]
+        name = (prefix.pid, prefix.tp_rank, prefix.ep_rank, prefix.extra)
+        marked = how == "ranks" or (how == "both" and has_rank(prefix))
+        full = (*key, marked)
+        if how == "pids" and prefix.pid is not None:
+            full = (f"{prefix.origin} pid={prefix.pid}" if prefix.origin else f"pid={prefix.pid}", *key[1:], False)
+        if full not in self._keyed:
+            self._keyed.append(full)
+        group = self._groups.get(full)
         if group is None:
-            group = self._groups[key] = Group(key[:3], self._lives, self._heads)
-            group.emitted = self._last_numbers.get(key, 0)
-        writer = -1
-        if marked:
-            writer = group.names.setdefault((prefix.pid, prefix.tp_rank, prefix.ep_rank, prefix.extra), len(group.names))
-        found = self._channel[number] = (self._keyed.index(key), writer)
+            group = self._groups[full] = Group(full[:3], self._lives, self._heads)
+            group.emitted = self._last_numbers.get(full, 0)
+        writer = group.names.setdefault(name, len(group.names)) if marked else -1
+        found = self._channel[number] = (self._keyed.index(full), writer)
         return found
 
     def _lines(self, chunk: Chunk, start: int, stop: int, times: tuple[np.ndarray, list[str | None]]) -> None:
@@ -283,7 +316,7 @@ class Finder:
 
     def _work(self, *, final: bool) -> None:
         """Let every scheduler say which of its passes are known."""
-        assert self._lives is not None
+        self._route(final=final)
         for key, group in self._groups.items():
             out = group.work(final=final)
             if out is not None:
@@ -344,7 +377,8 @@ class Finder:
         """Return what can be handed out: everything up to a place behind which all later passes begin."""
         edge = 1 << 62
         if not final:
-            edge = min([group.held_from for group in self._groups.values()], default=edge)
+            waiting = [int(part["offset"][0]) for parts in self._waiting.values() for part in parts[:1]]
+            edge = min([*(group.held_from for group in self._groups.values()), *waiting], default=edge)
         parts = self._ready["passes"]
         passes = joined(parts) if parts else None
         if passes is not None:

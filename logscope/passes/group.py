@@ -131,7 +131,7 @@ class Group:
         said = lives.here.tp_size
         enough = final or len(prints["line"]) >= writers.CENSUS
         alone = said == 1 and not lives.cut and not self.names
-        if not enough and not alone:
+        if not enough and not alone and self.names == {}:
             return False
         first = self._as_prints(taken(prints, slice(0, writers.CENSUS)))
         self.number, why = (1, "tp_size is 1") if alone and not enough else writers.count_writers(first, said)
