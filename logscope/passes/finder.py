@@ -474,8 +474,9 @@ class Finder:
         made |= _of_heads(heads, head)
         tables.records = schema.frame(schema.RECORDS, made)
         # What stands there in other words: of another value, or damaged.
-        shown = prints["text"] != records["text"][prints["record"]]
-        same = ~(shown & self._heads.usable[prints["head"]])
+        usable = self._heads.usable[prints["head"]]
+        shown = (prints["text"] != records["text"][prints["record"]]) | (~usable & ~prints["speaks"])
+        same = ~(shown & usable)
         printed: Columns = {
             "record": prints["record"],
             "line": prints["line"],
@@ -498,7 +499,10 @@ class Finder:
             "file": np.zeros(amount, np.int64),
             "line": records["line"][passes["first"]],
             "time": [own_time or said for own_time, said in zip(times, spoken.tolist(), strict=True)],
-            "why": [WHY[number] or None for number in passes["why"].tolist()],
+            "why": [
+                WHY[number].format(rows=rows, tokens=tokens) or None
+                for number, rows, tokens in zip(*(passes[name].tolist() for name in ("why", "rows", "tokens")), strict=True)
+            ],
             "rows": nothing(passes["rows"], passes["rows"] >= 0),
             "wide": nothing(passes["wide"] == 1, passes["wide"] >= 0),
             "traced": nothing(passes["traced"] == 1, passes["traced"] >= 0),
@@ -507,8 +511,9 @@ class Finder:
             "region": passes["region"].tolist(),
             "printed": passes["printed"],
         }
-        for name in ("segment", "group", "number", "role", "phase", "evidence", "during", "complete", "offset", "captures", "expected", "due_fresh"):
+        for name in ("segment", "group", "number", "role", "phase", "evidence", "during", "complete", "offset", "captures", "due_fresh"):
             frame[name] = passes[name]
+        frame["expected"] = nothing(passes["expected"], passes["expected"] >= 0)
         for name in ("first", "last", "join", "input", "fc", "end"):
             frame[name] = nothing(passes[name], passes[name] >= 0)
         for side in ("due", "own"):

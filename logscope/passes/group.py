@@ -27,6 +27,8 @@ Columns = dict[str, Any]
 _CONTEXT = 3
 # Values that make a record one of a kind although its norm is nan.
 _TELLING = 3
+# How many prints around a damaged one are looked at for its like.
+_NEAR = 64
 
 
 class Group:
@@ -41,6 +43,7 @@ class Group:
         self.lives = lives
         self.heads = heads
         self.number: int | None = None
+        self.expected: int | None = None
         self.buffered = False
         self.names: dict[tuple[Any, ...], int] = {}
         self.learned = Learned()
@@ -121,9 +124,13 @@ class Group:
         if len(rest):
             values = prints["values"][rest]
             own[rest] = (np.isfinite(values) & (values != 0)).sum(axis=1) >= _TELLING
-        return writers.Prints(
-            prints["text"], of.kind[head], of.family[head], own & of.usable[head], of.opens[head], prints["writer"]
-        )
+        family = of.family[head]
+        for at in np.flatnonzero(~of.usable[head]).tolist():
+            # A damaged print is of the kind of one beside it that says all that can be read of it.
+            near = [*range(at - 1, max(at - _NEAR, -1), -1), *range(at + 1, min(at + _NEAR, len(head)))]
+            fits = next((one for one in near if of.usable[head[one]] and of.alike(int(head[at]), int(head[one]))), None)
+            family[at] = family[at] if fits is None else family[fits]
+        return writers.Prints(prints["text"], of.kind[head], family, own & of.usable[head], of.opens[head], prints["writer"])
 
     def _count(self, prints: Columns, *, final: bool) -> bool:
         """Count the writers, once enough is printed to tell."""
@@ -133,65 +140,28 @@ class Group:
         alone = said == 1 and not lives.cut and not self.names
         if not enough and not alone and self.names == {}:
             return False
-        first = self._as_prints(taken(prints, slice(0, writers.CENSUS)))
+        # Dummy passes run twice: what is printed while graphs are captured counts where nothing else is.
+        served = lives.at(prints["offset"])["region"] < 0
+        counted = taken(prints, served) if served.any() else prints
+        first = self._as_prints(taken(counted, slice(0, writers.CENSUS)))
         self.number, why = (1, "tp_size is 1") if alone and not enough else writers.count_writers(first, said)
         self.buffered = writers.are_buffered(first, self.number)
+        if said is None and not self.names and self.number > 1 and len(np.unique(first.text)) < writers.FEW:
+            self.number, self.expected = len(first.text), None
+            why = "too few records are printed to count who prints them"
+        else:
+            self.expected = self.number
         if lives.here.writers is None:
-            lives.here.writers, lives.here.writers_evidence = self.number, why
+            lives.here.writers, lives.here.writers_evidence = self.expected, why
         return True
 
     def _gather(self, prints: Columns, *, final: bool) -> Columns | None:
         """Give prints their records; what stands behind the last sync point waits."""
-        number = self.number or 1
-        usable = self.heads.usable[prints["head"]]
-        damaged = number > 1 and not usable.all()
-        sound = taken(prints, usable) if damaged else prints
-        record, stop = writers.gather(self._as_prints(sound), number, buffered=self.buffered, final=final)
-        if not stop:
-            return None
-        rest = taken(sound, slice(stop, None))
-        made = taken(sound, slice(0, stop)) | {"record": record[:stop]}
-        if damaged:
-            broken = taken(prints, ~usable)
-            edge = 1 << 62 if final or not len(rest["line"]) else int(rest["offset"][0])
-            now = broken["offset"] < edge
-            rest = _in_order(joined([rest, taken(broken, ~now)]))
-            made = self._with_damaged(made, taken(broken, now), number)
+        record, stop = writers.gather(self._as_prints(prints), self.number or 1, buffered=self.buffered, final=final)
+        rest = taken(prints, slice(stop, None))
         self._prints = [rest] if len(rest["line"]) else []
         self._waiting = len(rest["line"])
-        return self._add_records(made)
-
-    def _with_damaged(self, made: Columns, broken: Columns, number: int) -> Columns:
-        """Give torn copies the record around them that lacks one; else they are records of their own."""
-        if not len(broken["line"]):
-            return made
-        of = self.heads
-        record = made["record"]
-        sizes = np.bincount(record) if len(record) else np.zeros(0, np.int64)
-        firsts = np.full(len(sizes), 1 << 62)
-        np.minimum.at(firsts, record, made["offset"])
-        lead = np.zeros(len(sizes), np.int64)
-        lead[record[::-1]] = made["head"][::-1]
-        own: list[tuple[int, int]] = []  # (offset, print)
-        given = np.full(len(broken["line"]), NONE)
-        for at, (offset, head) in enumerate(zip(broken["offset"].tolist(), broken["head"].tolist(), strict=True)):
-            place = int(np.searchsorted(firsts, offset))
-            near = [*range(place - 1, max(place - 3 * number, 0) - 1, -1), *range(place, min(place + 2, len(sizes)))]
-            fits = next((k for k in near if sizes[k] < number and of.alike(head, int(lead[k]))), None)
-            if fits is None:
-                own.append((offset, at))
-            else:
-                given[at] = fits
-                sizes[fits] += 1
-        if own:
-            # A record of its own, in the place of its line.
-            places = np.array([np.searchsorted(firsts, offset) for offset, _ in own])
-            shift = np.searchsorted(places, np.arange(len(sizes)), side="right")
-            made = made | {"record": record + shift[record]}
-            given[given >= 0] += shift[given[given >= 0]]
-            for number_of, (_, at) in enumerate(own):
-                given[at] = places[number_of] + number_of
-        return _in_order(joined([made, broken | {"record": given.astype(np.int64)}]))
+        return self._add_records(taken(prints, slice(0, stop)) | {"record": record[:stop]}) if stop else None
 
     def _add_records(self, prints: Columns) -> Columns:
         """Add the records of gathered prints to those that wait."""
@@ -378,9 +348,10 @@ class Group:
             self.lives.served_from = self.served_from if before is None else min(before, self.served_from)
         if self.served_from is not None and self.lives.started and not self.lives.turned:
             fresh = offset == self.served_from
+        tokens = np.where(marks["tokens"] > 0, marks["tokens"], -1 if self.lives.adaptive else self.lives.tokens_now)
         return Shown(
             made.role, made.rows, made.wide, np.where(join >= 0, of.rows[join], NONE), mode,
-            (made.input >= 0).astype(np.int64), printed, regions, fresh, offset, marks["steps"], marks["tokens"],
+            (made.input >= 0).astype(np.int64), printed, regions, fresh, offset, marks["steps"], tokens,
         )  # fmt: skip
 
     def _label(
@@ -523,6 +494,7 @@ class Group:
             "phase": labels.phase[rows],
             "evidence": labels.evidence[rows],
             "why": labels.why[rows],
+            "tokens": shown.tokens[rows],
             "during": during[rows],
             "complete": complete[rows],
             "offset": shown.offset[rows],
@@ -538,7 +510,7 @@ class Group:
             "fc": moved(made.fc),
             "end": moved(made.end),
             "hidden": np.full(until - start, self._hidden),
-            "expected": np.full(until - start, self.number or 1),
+            "expected": np.full(until - start, self.expected or NONE),
         }
         passes |= self.lineage.trace(
             made, rows, labels.phase, during, records, of, self.lives.here.topk, known=self.schedulers == 1
@@ -572,7 +544,3 @@ class Group:
         self._told["record"] = self._told["record"] - keep_from
         self._first_open = end - keep_from
         return out
-
-
-def _in_order(prints: Columns) -> Columns:
-    return taken(prints, np.argsort(prints["offset"], kind="stable"))

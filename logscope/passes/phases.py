@@ -222,16 +222,16 @@ WHY = [
     "the target pass before it is not in the log",
     "nothing that decides stands before it, and nothing follows",
     "no draft pass follows",
-    "its rows fit an extend and a verify with everything accepted, and spec v1 prints the same after both",
-    "its rows fit an extend and a verify, and so does the draft pass that follows",
+    "{rows} rows fit an extend and a verify with everything accepted, and spec v1 prints the same after both",
+    "{rows} rows fit an extend and a verify, and so does the draft pass that follows",
     "verify with speculation, decode without, and no line tells which",
     "no record of it prints its rows",
-    "nothing else in the log tells extend from verify or decode",
-    "the log does not say how many draft tokens a round has",
-    "its rows are no multiple of the draft tokens, and no Prefill line names them",
-    "a verify of its rows runs from a graph, and no Prefill line names an extend",
-    "its rows are more than as many requests verify as run",
-    "its rows fit an extend and a verify, and no draft prints",
+    "{rows} rows: nothing else in the log tells extend from verify or decode",
+    "{rows} rows, and the log does not say how many draft tokens a round has",
+    "{rows} rows are no multiple of {tokens} draft tokens, and no Prefill line names them",
+    "a verify of {rows} rows runs from a graph, and no Prefill line names an extend",
+    "{rows} rows are more than as many requests verify as run",
+    "{rows} rows fit an extend and a verify of {tokens} draft tokens a request, and no draft prints",
     "two schedulers print without a mark, and its rows fit more than one step of a round",
     "data-parallel attention: ranks without a request run padded passes that look like real ones",
     "not settled: what follows may still tell",
@@ -405,18 +405,19 @@ def _alone(of: Shown, learned: Learned, lives: Lives, rule: Callable[..., None])
     """Label target passes of a log in which no draft prints: server lines and rows are all there is."""
     target = (of.role == TARGET) & (of.region < 0)
     rows, tokens = of.rows, of.tokens
-    near = lives.named_near(of.offset[of.role == TARGET], rows[of.role == TARGET], REACH)
-    named = np.zeros(len(rows), np.bool_)
-    named[np.flatnonzero(of.role == TARGET)] = near
+    mine = np.flatnonzero(of.role == TARGET)
+    named, near = np.zeros(len(rows), np.bool_), np.zeros(len(rows), np.bool_)
+    named[mine], near[mine] = lives.named(of.offset[mine], rows[mine], tokens[mine], REACH)
     odd = (rows >= 0) & (tokens > 0) & (rows % np.maximum(tokens, 1) != 0)
     many = (tokens > 0) & (0 < lives.most_running * tokens) & (lives.most_running * tokens < rows)
     every = lives.prefill_lines and learned.targets <= lives.prefill_lines
-    rule(target & named & (odd | many | (tokens < 0) | bool(every)), EXTEND, SERVER)
+    rule(target & named, EXTEND, SERVER)
+    rule(target & near & (odd | many | (tokens < 0) | bool(every)), EXTEND, SERVER)
     rule(target & of.fresh, EXTEND, ORDER)
     rule(target & (rows < 0), UNKNOWN, NOTHING, 11)
     if not lives.speculating:
         if lives.speculating is False and lives.prefill_lines:
-            rule(target & ~named, DECODE, SERVER)
+            rule(target & ~near, DECODE, SERVER)
         rule(target, UNKNOWN, NOTHING, 12)
     rule(target & (tokens < 0), UNKNOWN, NOTHING, 13)
     if not lives.prefill_lines:
@@ -425,7 +426,7 @@ def _alone(of: Shown, learned: Learned, lives: Lives, rule: Callable[..., None])
     rule(target & (rows <= learned.captured_rows), UNKNOWN, NOTHING, 15)
     rule(target & many, UNKNOWN, NOTHING, 16)
     if lives.prefill_lines:
-        rule(target & ~named, VERIFY, SERVER)
+        rule(target & ~near, VERIFY, SERVER)
     elif lives.running is not None:
         rule(target & (lives.running * tokens == rows), VERIFY, SERVER)
     rule(target, UNKNOWN, NOTHING, 17)

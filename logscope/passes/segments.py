@@ -235,14 +235,36 @@ class Lives:
                 said[behind] = True
         return said
 
-    def named_near(self, offsets: np.ndarray, rows: np.ndarray, reach: int) -> np.ndarray:
-        """Tell which target passes have a Prefill line of their rows near them: before, or up to ``reach`` behind."""
-        near = np.zeros(len(offsets), np.bool_)
-        for offset, tokens in self.prefills:
+    def named(
+        self, offsets: np.ndarray, rows: np.ndarray, tokens: np.ndarray, reach: int
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Tell which target passes a Prefill line names by their rows, and which it may name.
+
+        A line stands before its extend, or up to ``reach`` passes behind it: a log has its usual place, which is learned
+        from rows that no verify has. Without it, a line right before a pass names it.
+        """
+        may, places = np.zeros(len(offsets), np.bool_), []
+        learned: Counter[int] = Counter()
+        odd = (tokens > 0) & (rows % np.maximum(tokens, 1) != 0)
+        for offset, count in self.prefills:
             at = int(np.searchsorted(offsets, offset))
-            for place in range(max(at - reach, 0), min(at + 1, len(offsets))):
-                near[place] |= rows[place] == tokens
-        return near
+            fits = [place for place in range(max(at - reach, 0), min(at + 1, len(offsets))) if rows[place] == count]
+            may[fits] = True
+            places.append((at, fits))
+            if len(fits) == 1 and odd[fits[0]]:
+                learned[at - fits[0]] += 1
+        usual = learned.most_common(1)
+        known = usual[0][0] if usual and usual[0][1] >= 0.8 * learned.total() else None
+        named = np.zeros(len(offsets), np.bool_)
+        for at, fits in places:
+            own = [place for place in fits if at - place == (known if known is not None else 0)]
+            if len(fits) == 1 and (known is None or odd[fits[0]] or own):
+                own = fits
+            named[own] = True
+        if known is not None:
+            # A line that names the pass in its usual place names no other.
+            may = named | np.isin(np.arange(len(offsets)), [p for at, fits in places if at - known not in fits for p in fits])
+        return named, may
 
     def may_hide(self, version: str | None) -> bool:
         """Tell whether verifies may print nothing, so that one may stand between a decode step and an extend."""

@@ -20,6 +20,8 @@ import numpy as np
 
 # How many prints are looked at to count the writers, and to tell whether they buffer.
 CENSUS = 512
+# Distinct records below which the writers are not counted, where nothing else says how many there are.
+FEW = 3
 # Prints that wait for a sync point before their records are told without one: bounds memory.
 WINDOW = 1 << 16
 # A record takes no differing copy any more when so many prints per writer stand behind its last one.
@@ -82,10 +84,11 @@ def count_writers(prints: Prints, said: int | None) -> tuple[int, str]:
 
 def _neighbours(prints: Prints, number: int) -> bool:
     """Tell whether records of one kind and shape stand in runs of so many, whatever their values."""
-    if len(prints.kind) < 2 * number:
+    if len(prints.kind) < number:
         return False
     starts = np.flatnonzero(np.concatenate(([True], prints.family[1:] != prints.family[:-1])))
-    runs = np.diff(np.append(starts, len(prints.kind)))[:-1]
+    runs = np.diff(np.append(starts, len(prints.kind)))
+    runs = runs[:-1] if len(prints.kind) >= CENSUS else runs
     return bool(len(runs)) and float((runs % number == 0).mean()) > 0.6
 
 
