@@ -54,6 +54,7 @@ class Group:
         self._waiting = 0
         self._told: Columns | None = None  # gathered prints, with the record of each
         self._records: Columns | None = None
+        self._strays: list[Columns] = []  # whose record cannot be told
         self._known = 0  # passes at the front that are context
         self._labels: list[tuple[int, int, int]] = []
         self._shown_passes = 0
@@ -130,7 +131,8 @@ class Group:
             near = [*range(at - 1, max(at - _NEAR, -1), -1), *range(at + 1, min(at + _NEAR, len(head)))]
             fits = next((one for one in near if of.usable[head[one]] and of.alike(int(head[at]), int(head[one]))), None)
             family[at] = family[at] if fits is None else family[fits]
-        return writers.Prints(prints["text"], of.kind[head], family, own & of.usable[head], of.opens[head], prints["writer"])
+        told = (of.opens[head], of.ends[head], of.captures[head], of.order[head], prints["writer"])
+        return writers.Prints(prints["text"], of.kind[head], family, own & of.usable[head], *told)
 
     def _count(self, prints: Columns, *, final: bool) -> bool:
         """Count the writers, once enough is printed to tell."""
@@ -157,11 +159,17 @@ class Group:
 
     def _gather(self, prints: Columns, *, final: bool) -> Columns | None:
         """Give prints their records; what stands behind the last sync point waits."""
-        record, stop = writers.gather(self._as_prints(prints), self.number or 1, buffered=self.buffered, final=final)
+        number = self.number or 1
+        record, doubt, stop = writers.gather(self._as_prints(prints), number, buffered=self.buffered, final=final)
         rest = taken(prints, slice(stop, None))
         self._prints = [rest] if len(rest["line"]) else []
         self._waiting = len(rest["line"])
-        return self._add_records(taken(prints, slice(0, stop)) | {"record": record[:stop]}) if stop else None
+        told = taken(prints, slice(0, stop)) | {"record": record[:stop], "doubt": doubt[:stop]}
+        lost = told["record"] < 0
+        if lost.any():
+            self._strays.append(taken(told, lost))
+            told = taken(told, ~lost)
+        return self._add_records(told) if len(told["line"]) else None
 
     def _add_records(self, prints: Columns) -> Columns:
         """Add the records of gathered prints to those that wait."""
@@ -178,7 +186,7 @@ class Group:
         start = 0 if self._records is None else len(self._records["line"])
         made = {name: prints[name][speaks] for name in ("line", "offset", "head", "norm", "slack", "key", "count")}
         made |= {name: prints[name][speaks] for name in ("rounded", "length", "values", "prefix", "text", "time")}
-        made |= {"copies": copies, "differ": differ, "from": prints["offset"][first]}
+        made |= {"copies": copies, "differ": differ, "from": prints["offset"][first], "doubt": prints["doubt"][first]}
         self._records = made if self._records is None else joined([self._records, made])
         return prints | {"record": record + start, "speaks": np.isin(np.arange(len(record)), speaks)}
 
@@ -352,6 +360,7 @@ class Group:
         return Shown(
             made.role, made.rows, made.wide, np.where(join >= 0, of.rows[join], NONE), mode,
             (made.input >= 0).astype(np.int64), printed, regions, fresh, offset, marks["steps"], tokens,
+            np.maximum.reduceat(records["doubt"].astype(np.int64), made.first) if len(join) else join,
         )  # fmt: skip
 
     def _label(
@@ -397,6 +406,16 @@ class Group:
 
     def _learned_until(self) -> int:
         return self._known + self._learned_to
+
+    def _lost(self, edge: int) -> list[Columns]:
+        """Return the prints up to an offset whose record cannot be told."""
+        if not self._strays:
+            return []
+        lost = joined(self._strays)
+        now = lost["offset"] < edge
+        self._strays = [taken(lost, ~now)] if (~now).any() else []
+        lost["speaks"] = np.ones(len(now), np.bool_)
+        return [taken(lost, now)]
 
     def _during(self, of: Shown, labels: phases.Labels, start: int, until: int) -> np.ndarray:
         """Return where in the life passes stand. A pass printed behind "ready" may still be the warm-up's.
@@ -525,7 +544,8 @@ class Group:
         prints = taken(told, mine)
         out_records = taken(records, kept) | {"pass": number[kept] - start}
         stray_prints = np.isin(prints["record"], stray)
-        strays = taken(prints, stray_prints)
+        edge = int(records["from"][end]) if end < len(number) else 1 << 62
+        strays = joined([taken(prints, stray_prints), *self._lost(edge)])
         prints = taken(prints, ~stray_prints)
         prints["record"] = place[prints["record"]]
         out_records["print"] = np.full(len(kept), NONE)

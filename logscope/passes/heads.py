@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from logscope.model import CAPTURE_EVENTS
-from logscope.passes.cut import Kinds, kinds
+from logscope.passes.cut import CAPTURE, END, Kinds, kinds, order_of
 from logscope.passes.phases import printed_phase
 
 if TYPE_CHECKING:
@@ -25,8 +25,9 @@ class Heads:
 
     kind, family
         names of site, event, layer and shape; of the same without the layer.
-    opens
-        whether a record of this head begins a pass: the lowest layer that is captured, or the draft's input.
+    opens, ends, captures
+        whether a record of this head begins a pass: the lowest layer that is captured, or the draft's input; is a
+        ``forward_end``; is a capture.
     usable, printed
         whether it is whole or partial; the phase it prints, -1: none.
     """
@@ -46,8 +47,8 @@ class Heads:
         self.payloads, self._numbers, self._modes, self._kinds = [], {}, [], []
         empty = np.zeros(0, np.int64)
         self.kind = self.family = empty
-        self.opens = self.usable = empty.astype(np.bool_)
-        self.printed = empty
+        self.opens = self.ends = self.captures = self.usable = empty.astype(np.bool_)
+        self.printed = self.order = empty
         self._all: Kinds | None = None
 
     def numbers(self, heads: Sequence[Payload]) -> np.ndarray:
@@ -77,6 +78,8 @@ class Heads:
             for head in self.payloads
         ]
         self.opens = np.array(opens, np.bool_)
+        self.ends, self.captures = self._all.what == END, self._all.what == CAPTURE
+        self.order = order_of(self._all)
 
     def kinds(self, heads: np.ndarray) -> Kinds:
         """Return what these heads say, as columns."""

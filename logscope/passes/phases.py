@@ -73,6 +73,7 @@ class Shown(NamedTuple):
     offset: np.ndarray
     steps: np.ndarray
     tokens: np.ndarray
+    doubt: np.ndarray  # its records may be other passes'
 
     def part(self, rows: Any) -> Shown:
         """Return some of them."""
@@ -199,7 +200,7 @@ def decodes(of: Shown) -> np.ndarray:
     """Tell which passes are decode steps of the draft: a draft pass before it, and one state a row."""
     back = np.roll(np.arange(len(of.role)), 1)
     found = (of.role == DRAFT) & (of.role[back] == DRAFT) & (of.wide != 1) & (of.rows[back] != 0)
-    found &= of.region == of.region[back]
+    found &= (of.region == of.region[back]) & ~(of.doubt[back] > 0)
     found[:1] = False
     return found
 
@@ -235,6 +236,7 @@ WHY = [
     "two schedulers print without a mark, and its rows fit more than one step of a round",
     "data-parallel attention: ranks without a request run padded passes that look like real ones",
     "not settled: what follows may still tell",
+    "several writers print the same text in pass after pass, so their order cannot be told",
 ]
 
 
@@ -255,8 +257,9 @@ def label(
     served = region < 0
     back, after = np.maximum(at - 1, 0), np.minimum(at + 1, total - 1)
     # Passes of another region are not neighbours.
-    has_back = (at > 0) & (region[back] == region) & (role[back] >= 0)
-    has_after = (at < total - 1) & (region[after] == region)
+    doubt = of.doubt > 0
+    has_back = (at > 0) & (region[back] == region) & (role[back] >= 0) & ~doubt[back]
+    has_after = (at < total - 1) & (region[after] == region) & ~doubt[after]
     decode = decodes(of) & served
     kept = learned.kept(of)
     tokens = of.tokens
@@ -285,6 +288,7 @@ def label(
 
     for number in np.unique(of.printed[of.printed >= 0]).tolist():
         rule(of.printed == number, number, PRINTED)
+    rule(doubt, UNKNOWN, NOTHING, 21)
     rule(rows == 0, IDLE, ROWS)
     if lives.padded:
         rule(served, UNKNOWN, NOTHING, 19)
@@ -300,7 +304,8 @@ def label(
         behind = target & back_decode & ~lost
         rule(behind & ~other & ~(lives.may_hide(version) & said), VERIFY, ORDER)
         rule(target & (read_after == FULL) & (rows_after > 1), VERIFY, ORDER)
-        stands = (back_target | (back_draft & ((of.wide[back] >= 0) | decode[back]) & (rows[back] != 0))) & ~(behind & other)
+        known_draft = has_back[back] & ((of.wide[back] >= 0) | decode[back]) & (rows[back] != 0)
+        stands = (back_target | (back_draft & (known_draft | of.fresh[back]))) & ~(behind & other)
         if learned.decodes or not lives.adaptive:
             several = learned.decodes | ((steps >= 2) & (not lives.draft_graphs))
             rule(target & stands & several & ~(lives.adaptive & (steps < 2)), EXTEND, ORDER)

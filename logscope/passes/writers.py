@@ -26,6 +26,12 @@ FEW = 3
 WINDOW = 1 << 16
 # A record takes no differing copy any more when so many prints per writer stand behind its last one.
 _STALE = 4
+# The share of records without all their copies from which on buffers do not explain how writers print.
+_LOST = 0.25
+# How far on a named writer's print is looked for: a text of its own, one that passes repeat.
+_FAR, _NEAR = 4096, 4
+# The place of a join within its forward, the last one.
+JOINED = (1 << 30) + 1
 
 
 class Prints(NamedTuple):
@@ -35,8 +41,10 @@ class Prints(NamedTuple):
         names of the text, of the kind of record (site, event, layer, shape), and of the kind without its layer.
     own
         whether the text is one of a kind: it holds a finite norm other than zero.
-    opens
-        whether a record of this kind begins a pass.
+    opens, ends, captures
+        whether a record of this kind begins a pass; is a ``forward_end``, on which no phase depends; is a capture.
+    order
+        place of the kind within its forward; the last one is the join.
     writer
         number of the writer that a prefix names, -1 where none is named.
     """
@@ -46,6 +54,9 @@ class Prints(NamedTuple):
     family: np.ndarray
     own: np.ndarray
     opens: np.ndarray
+    ends: np.ndarray
+    captures: np.ndarray
+    order: np.ndarray
     writer: np.ndarray
 
     def part(self, start: int, stop: int) -> Prints:
@@ -112,8 +123,12 @@ def are_buffered(prints: Prints, number: int) -> bool:
     return float(np.median(apart)) > 4 * number
 
 
-def gather(prints: Prints, number: int, *, buffered: bool, final: bool) -> tuple[np.ndarray, int]:
-    """Return the record of each print, numbered in true order, and how many of the prints are told.
+def gather(
+    prints: Prints, number: int, *, buffered: bool, final: bool
+) -> tuple[np.ndarray, np.ndarray, int]:
+    """Return the record of each print (-1: it cannot be told), numbered in true order; which prints are in doubt;
+
+    and how many of the prints are told.
 
     number
         how many writers print every record.
@@ -122,7 +137,8 @@ def gather(prints: Prints, number: int, *, buffered: bool, final: bool) -> tuple
     """
     total = len(prints.text)
     if number == 1 or not total:
-        return np.arange(total), total
+        return np.arange(total), np.zeros(total, np.bool_), total
+    doubt = np.zeros(total, np.bool_)
     marked = bool((prints.writer >= 0).any())
     stop = total
     record = np.full(total, -1, np.int64)
@@ -144,11 +160,11 @@ def gather(prints: Prints, number: int, *, buffered: bool, final: bool) -> tuple
         if regular[at]:
             numbers = _regular(part, np.asarray(starts[at:end]) - first, number)
         else:
-            numbers = _odd(part, number, buffered=buffered, marked=marked)
-        record[first:last] = numbers + made
+            numbers, doubt[first:last] = _odd(part, number, buffered=buffered, marked=marked)
+        record[first:last] = np.where(numbers >= 0, numbers + made, -1)
         made += int(numbers.max()) + 1
         at = end
-    return record, stop
+    return record, doubt, stop
 
 
 def _ordinals(names: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -239,30 +255,75 @@ def _regular(prints: Prints, starts: np.ndarray, number: int) -> np.ndarray:
     return np.unique(first, return_inverse=True)[1]
 
 
-def _odd(prints: Prints, number: int, *, buffered: bool, marked: bool) -> np.ndarray:
-    """Number the records of prints that are not regular."""
-    if buffered or marked:
-        return _by_places(prints, number, marked=marked)
+def _odd(prints: Prints, number: int, *, buffered: bool, marked: bool) -> tuple[np.ndarray, np.ndarray]:
+    """Number the records of prints that are not regular (-1: it cannot be told), and say which are in doubt.
+
+    A text of its own that stands there n times is one record, wherever the others stand. What is left (copies that are
+    lost or differ, texts that passes repeat) is told by its kind and neighbours, as long as ranks stay in one pass.
+    """
     total = len(prints.text)
+    doubt = np.zeros(total, np.bool_)
+    if buffered or marked:
+        record = _by_places(prints, number, marked=marked)
+        sizes = np.bincount(record)[: -2 * CENSUS // number]
+        if not marked and len(sizes) and (sizes != number).mean() > _LOST:
+            doubt[:] = True  # No buffers of these writers explain it.
+        return record, doubt
+    nth, count, order = _ordinals(prints.text)
+    whole = prints.own & (count % number == 0)
+    place = np.empty(total, np.int64)
+    place[order] = np.arange(total)
+    first = np.where(whole, order[place - nth % number], -1)
+    last = order[np.minimum(place - nth % number + number - 1, total - 1)]
+    opens = whole & prints.opens & prints.captures & (nth % number == 0)
+    begins, closes = nth % number == 0, nth % number == number - 1
+    core = whole & prints.captures
+    standing = np.cumsum(core & begins) - np.cumsum(core & closes)
+    epoch = np.cumsum(opens)
+    skewed = (whole & prints.opens & begins & (standing > prints.captures)).any()
+    if not skewed:
+        # What spans passes although ranks do not is no record: a rank that reads a state once more (stale).
+        whole &= epoch[np.maximum(first, 0)] == epoch[last]
+        first = np.where(whole, first, -1)
+    left = np.flatnonzero(~whole)
+    if skewed:
+        whole &= count == number
+        first = np.where(whole, first, -1)
+        left = np.flatnonzero(~whole)
+        # A pass begins before every writer has ended the one before: the order of what repeats is lost.
+        doubt[:] = not prints.ends[left].all()
+    else:
+        rest = Prints(*(column[left] for column in prints))
+        first[left] = left[_left_over(rest, epoch[left], left, number)]
+    told = np.flatnonzero(first >= 0)
     record = np.full(total, -1, np.int64)
-    at = made = 0
-    step = 64
+    record[told] = np.unique(first[told], return_inverse=True)[1]
+    return record, doubt
+
+
+def _left_over(prints: Prints, epoch: np.ndarray, places: np.ndarray, number: int) -> np.ndarray:
+    """Return for each of these prints the first print of its record. ``epoch`` counts passes begun before it."""
+    total = len(prints.text)
+    first = np.zeros(total, np.int64)
+    at, step = 0, 64
     while at < total:
         stop = min(at + step, total)
-        numbers, told = _by_kinds(prints.part(at, stop), number, final=stop == total)
+        part = prints.part(at, stop)
+        numbers, told = _by_kinds(part, epoch[at:stop], number, final=stop == total)
         if told:
             step = min(step * 4, WINDOW)
         else:
             step = 64
             stop = min(at + step, total)
-            numbers, told = _by_neighbours(prints.part(at, stop), number, final=stop == total)
-        record[at : at + told] = numbers[:told] + made
-        made += int(numbers[:told].max()) + 1
+            part = prints.part(at, stop)
+            numbers, told = _by_neighbours(part, epoch[at:stop], places[at:stop], number, final=stop == total)
+        _, firsts, inverse = np.unique(numbers[:told], return_index=True, return_inverse=True)
+        first[at : at + told] = at + firsts[inverse]
         at += told
-    return record
+    return first
 
 
-def _by_kinds(prints: Prints, number: int, *, final: bool) -> tuple[np.ndarray, int]:
+def _by_kinds(prints: Prints, epoch: np.ndarray, number: int, *, final: bool) -> tuple[np.ndarray, int]:
     """Number records by family: n neighbours of one kind and shape are n copies, whatever their values.
 
     Returns numbers and how many prints from the beginning are told; 0 when a copy is missing or stands elsewhere.
@@ -296,7 +357,7 @@ def _by_kinds(prints: Prints, number: int, *, final: bool) -> tuple[np.ndarray, 
     late = previous_last >= records[np.maximum(behind, 0)]
     same_kind = prints.family[records[np.maximum(behind, 0)]] == prints.family[again]
     split[again[late & ~same_kind]] = True
-    wrong = np.flatnonzero(split | ~whole)
+    wrong = np.flatnonzero(split | ~whole | (epoch != epoch[first]))
     limit = int(wrong[0]) if len(wrong) else total
     if limit == total and final:
         told = total
@@ -308,7 +369,9 @@ def _by_kinds(prints: Prints, number: int, *, final: bool) -> tuple[np.ndarray, 
     return np.unique(first[:told], return_inverse=True)[1] if told else first, told
 
 
-def _by_neighbours(prints: Prints, number: int, *, final: bool) -> tuple[np.ndarray, int]:
+def _by_neighbours(
+    prints: Prints, epoch: np.ndarray, places: np.ndarray, number: int, *, final: bool
+) -> tuple[np.ndarray, int]:
     """Number records print by print where prints are flushed: a record is closed when ranks have gone past it.
 
     Returns numbers and how many prints are told: up to the last place where no record of the pass lacks a copy.
@@ -316,30 +379,31 @@ def _by_neighbours(prints: Prints, number: int, *, final: bool) -> tuple[np.ndar
     total = len(prints.text)
     text, kind, own = prints.text.tolist(), prints.kind.tolist(), prints.own.tolist()
     family, opens = prints.family.tolist(), prints.opens.tolist()
+    where, begun_at = places.tolist(), epoch.tolist()
     record = np.zeros(total, np.int64)
     size: list[int] = []
     last: list[int] = []
-    families: list[int] = []
-    begun = 0  # the first record of the pass that is being printed
     of_text: dict[int, int] = {}
-    told = 0
+    begun = told = 0  # begun: the first record of the pass that is being printed
+
+    def takes(older: int, at: int) -> bool:
+        """Tell whether a record may still take this print as another value of it."""
+        near = where[at] - where[last[older]] <= _STALE * number and begun_at[at] == begun_at[last[older]]
+        return family[last[older]] == family[at] and size[older] < number and near
+
     for at in range(total):
         found = of_text.get(text[at])
-        if found is not None and (size[found] >= number or (not own[at] and found < begun)):
+        if found is not None and (size[found] >= number or (not own[at] and (found < begun or not takes(found, at)))):
             found = None
         if found is None:
-            for older in range(len(size) - 1, begun - 1, -1):
-                if families[older] == family[at] and size[older] < number and at - last[older] <= _STALE * number:
-                    found = older
-                    break
+            found = next((older for older in range(len(size) - 1, begun - 1, -1) if takes(older, at)), None)
         if found is None:
             found = len(size)
-            if opens[at] and (not size or kind[at] != kind[last[-1]]):
+            if (opens[at] and (not size or kind[at] != kind[last[-1]])) or (size and begun_at[at] != begun_at[last[-1]]):
                 begun = found
                 told = at if all(one >= number for one in size) or at - told > 8 * number else told
             size.append(0)
             last.append(at)
-            families.append(family[at])
             of_text[text[at]] = found
         record[at] = found
         size[found] += 1
@@ -357,11 +421,12 @@ def _by_places(prints: Prints, number: int, *, marked: bool) -> np.ndarray:
     walk = _Walk(number, Counter(prints.text.tolist()))
     text, family, own = prints.text.tolist(), prints.family.tolist(), prints.own.tolist()
     writers = prints.writer.tolist()
+    opens, order = prints.opens.tolist(), prints.order.tolist()
     for at in range(len(text)):
         if marked and writers[at] >= 0:
-            walk.by(writers[at], at, text[at], family[at])
+            walk.by(writers[at], at, text[at], family[at], own=own[at])
         else:
-            walk.anybody(at, text[at], family[at], own=own[at])
+            walk.anybody(at, text[at], family[at], own=own[at], order=order[at], opens=opens[at])
     record = np.zeros(len(text), np.int64)
     for number_of, members in enumerate(walk.records()):
         record[members] = number_of
@@ -381,12 +446,13 @@ class _Walk:
         for writer in range(number):
             self.at[writer] = -1
         self.current = 0
+        self.order = JOINED  # place within its forward of the print before
 
     def records(self) -> list[list[int]]:
         """Return the prints of each record, in order."""
         return [members for members in self.members if members]
 
-    def by(self, writer: int, at: int, text: int, family: int) -> None:
+    def by(self, writer: int, at: int, text: int, family: int, *, own: bool) -> None:
         """Take a print of a writer that is named."""
         here = self.at[writer]
         end = len(self.texts)
@@ -395,7 +461,8 @@ class _Walk:
             place = follow
         else:
             # Further on only by the very text: records between are lost prints of this writer.
-            place = next((k for k in range(follow, min(end, here + 4096)) if self.texts[k] == text), -1)
+            reach = min(end, follow + (_FAR if own else _NEAR))
+            place = next((k for k in range(follow, reach) if self.texts[k] == text), -1)
             if place < 0 and follow < end and self.families[follow] == family:
                 place = follow
             if place < 0:
@@ -403,8 +470,10 @@ class _Walk:
         self.members[place].append(at)
         self.at[writer] = place
 
-    def anybody(self, at: int, text: int, family: int, *, own: bool) -> None:
+    def anybody(self, at: int, text: int, family: int, *, own: bool, order: int, opens: bool) -> None:
         """Take a print of nobody knows whom, where prints are buffered."""
+        follows = opens if self.order >= JOINED else order > self.order
+        self.order = order
         place, current, last = self.at, self.current, len(self.texts) - 1
         often = self.often[text]
         writer: int | None = None
@@ -425,6 +494,10 @@ class _Walk:
                 last = len(self.texts) - 1
         if writer is None and place[current] < last and self.families[place[current] + 1] == family and often < self.number:
             writer = current  # another value: this writer differs
+        if writer is None and not follows:
+            # The writer that prints cannot go on like this: another one's buffer begins, where that one stands.
+            due = (w for w in range(self.number) if w != current and place[w] < last)
+            writer = next((w for w in due if self.families[place[w] + 1] == family), None)
         if writer is None:
             writer = current if place[current] == last else next((w for w in range(self.number) if place[w] == last), current)
             if place[writer] != last:
