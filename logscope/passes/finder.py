@@ -264,8 +264,10 @@ class Finder:
                 channels[number] = self._channel.get(number) or self._find(key, number)
             mine, writer = channels[prints["prefix"]].T
             prints["writer"] = writer
-            for number in np.unique(mine).tolist():
-                self._groups[self._keyed[number]].add(taken(prints, mine == number))
+            several = np.unique(mine).tolist()
+            for number in several:
+                part = prints if len(several) == 1 else taken(prints, mine == number)
+                self._groups[self._keyed[number]].add(part)
 
     def _find(self, key: tuple[Any, ...], number: int) -> tuple[int, int]:
         """Return the scheduler a prefix belongs to, and its writer, -1: it names none."""
@@ -535,8 +537,9 @@ class Finder:
         server = taken(server, np.argsort(server["offset"], kind="stable"))
         kinds = server["kind"].tolist()
         during = np.zeros(len(kinds), np.int64)
-        for lives in dict.fromkeys(server["lives"].tolist()):
-            mine = np.array([one is lives for one in server["lives"].tolist()])
+        every = dict.fromkeys(server["lives"].tolist())
+        for lives in every:
+            mine = slice(None) if len(every) == 1 else np.array([one is lives for one in server["lives"].tolist()])
             during[mine] = lives.during(server["offset"][mine], served_from=lives.served_from)
         tables.said = server["said"].tolist()
         made: Columns = {
@@ -553,18 +556,22 @@ class Finder:
             "intact": [payload.intact for payload in kinds],
             "said": np.arange(len(kinds)),
         }
-        stats = [payload.fields if payload.event in ("decode_stats", "prefill_stats") else None for payload in kinds]
-        for name, dtype in schema.SERVER_VALUES.items():
-            made[name] = _values(stats, schema.SERVER_FIELDS.get(name, (name,)), dtype)
+        rows = [at for at, payload in enumerate(kinds) if payload.event in ("decode_stats", "prefill_stats")]
+        stats = [kinds[at].fields for at in rows]
+        for name, dtype in schema.SERVER_VALUES.items() if rows else ():
+            values = pl.Series(_values(stats, schema.SERVER_FIELDS.get(name, (name,)), dtype), dtype=dtype)
+            where = np.full(len(kinds), len(rows))
+            where[rows] = np.arange(len(rows))
+            made[name] = pl.concat([values, pl.Series([None], dtype=dtype)]).gather(where)
         tables.server = schema.frame(schema.SERVER, made)
 
 
-def _values(stats: list[dict[str, Any] | None], names: tuple[str, ...], dtype: Any) -> list[Any]:
+def _values(stats: list[dict[str, Any]], names: tuple[str, ...], dtype: Any) -> list[Any]:
     """Return a field of statistics lines, None where it is not printed or of another kind."""
     kinds = {pl.Float64: (int, float), pl.Int64: (int,), pl.Boolean: (bool,)}[dtype]
     found = []
     for fields in stats:
-        value = None if fields is None else next((fields[name] for name in names if name in fields), None)
+        value = next((fields[name] for name in names if name in fields), None)
         fits = isinstance(value, kinds) and (dtype == pl.Boolean or not isinstance(value, bool))
         found.append(value if fits else None)
     return found

@@ -167,9 +167,24 @@ def gather(
     return record, doubt, stop
 
 
+def _sorted(names: np.ndarray) -> np.ndarray:
+    """Return the stable order of names that are well mixed: their high bits with the place below sort several times as fast."""
+    count = len(names)
+    bits = np.uint64(max(1, (count - 1).bit_length()))
+    mixed = names.view(np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+    packed = (mixed >> bits << bits) | np.arange(count, dtype=np.uint64)
+    packed.sort()
+    order = (packed & ((np.uint64(1) << bits) - np.uint64(1))).astype(np.int64)
+    ordered, high = names[order], packed >> bits
+    # Equal high bits of different names would tear a run of equal names apart.
+    if ((high[1:] == high[:-1]) & (ordered[1:] != ordered[:-1])).any():
+        return np.argsort(names, kind="stable")
+    return order
+
+
 def _ordinals(names: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return, for every place, how many equal names stand before it, how many there are, and the stable order."""
-    order = np.argsort(names, kind="stable")
+    order = _sorted(names)
     ordered = names[order]
     new = np.concatenate(([True], ordered[1:] != ordered[:-1]))
     starts = np.flatnonzero(new)

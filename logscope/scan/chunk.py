@@ -130,6 +130,8 @@ class Chunk:
 
 def joined(parts: Sequence[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
     """Return the rows of several sets of columns, one behind the other."""
+    if len(parts) == 1:
+        return dict(parts[0])
     return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
 
