@@ -25,10 +25,9 @@ from sshfarm import Wire, write_through_trouble
 import logscope
 from logscope.sources.tail import follow
 from logscope.grammar import load as load_grammar
-from logscope.reading import _noting
-from logscope.run import follow_items
+from logscope.asking import Asked
+from logscope.reading import Reading, _noting, followed_batches
 from logscope.queries.summarize import Summarize
-from logscope.run import Reading
 
 pytest_plugins = ["fetch_fixtures"]
 
@@ -277,11 +276,11 @@ def test_a_summary_goes_on_through_a_rotation(tmp_path):
     log = tmp_path / "server.log"
     log.write_bytes(b"".join(lines[:1500]))
     whole = summary_of(b"".join(lines[:2500]), tmp_path / "whole.log")
-    grammar, reading, query = load_grammar(), Reading(), Summarize()
+    grammar, reading, query = load_grammar(), Reading(), Asked(Summarize())
     seen = 0
-    for found in follow_items(str(log), grammar, reading, idle=0.5):
+    for found in followed_batches(str(log), grammar, reading, idle=0.5):
         if found is not None:
-            query.see(found[1])
+            query.add(found)
             seen += 1
         elif seen and not (tmp_path / "server.log.1").exists():
             log.rename(tmp_path / "server.log.1")

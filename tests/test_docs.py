@@ -17,7 +17,8 @@ from conftest import REAL_RUNS, truth
 from pages import ALL, ROOT, anchors, console, kinds, name_of, need_modules, python_problems
 
 import logscope
-from logscope import frames, grammar
+from logscope import grammar
+from logscope.tables import frames
 from logscope.check import rules
 from logscope.cli import main, session
 from logscope.contract import Contract

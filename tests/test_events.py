@@ -18,7 +18,7 @@ import zstandard
 from conftest import CASE_LOGS, REAL_RUNS, real_bytes, real_log
 
 import logscope as ls
-from logscope.model import EVENT_KEYS, Labelled
+from logscope.model import EVENT_KEYS
 
 KEYS = [
     "file",
@@ -53,7 +53,7 @@ KEYS = [
 
 def event_dicts(*inputs: object) -> list[dict]:
     """Return the event records of inputs, without the file's name."""
-    found = [labelled.as_dict() for labelled in ls.load(*inputs).labelled()]
+    found = list(ls.load(*inputs).tables.event_rows())
     for record in found:
         del record["file"]
     return found
@@ -62,8 +62,7 @@ def event_dicts(*inputs: object) -> list[dict]:
 def test_keys_are_the_fixed_ones() -> None:
     """The record has exactly the keys other people's scripts rely on, in their order."""
     assert list(EVENT_KEYS) == KEYS
-    for labelled in ls.load(real_log("healthy-topk1")).labelled():
-        record = labelled.as_dict()
+    for record in ls.load(real_log("healthy-topk1")).tables.event_rows():
         assert list(record) == KEYS
         json.dumps(record, allow_nan=False)
 
@@ -169,16 +168,16 @@ def test_typed_events_are_frozen_and_keep_numbers() -> None:
 def test_labels_are_whole_and_in_order(run: str) -> None:
     """In every real log events come in file order, each once, and every debug event of a pass has a role and phase."""
     loaded = ls.load(real_log(run))
-    events: list[Labelled] = list(loaded.labelled())
-    offsets = [event.occurrence[1] for event in events]
+    events = list(loaded.tables.event_rows())
+    offsets = [event["offset"] for event in events]
     assert offsets == sorted(offsets)
     assert len(events) == loaded.accounting.records
     for event in events:
-        if event.number is not None:
-            assert event.role in ("target", "draft")
-            assert event.phase is not None
-            assert event.evidence is not None
-    assert Counter(e.occurrence[3].site for e in events)[None] < len(events) or run == "no-speculation"
+        if event["pass"] is not None:
+            assert event["role"] in ("target", "draft")
+            assert event["phase"] is not None
+            assert event["evidence"] is not None
+    assert Counter(event["site"] for event in events)[None] < len(events) or run == "no-speculation"
 
 
 def test_several_files_in_one_call(tmp_path: Path) -> None:
