@@ -15,7 +15,6 @@ import subprocess
 import sys
 import time
 import tomllib
-from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -26,15 +25,13 @@ from conftest import CASE_LOGS, DATA, real_log
 
 import logscope
 import logscope.queries.captures
-from logscope import cli, frames, settings
+from logscope import cli, settings
 from logscope.cli import explain
 from logscope.cli.commands import COMMANDS, GRAMMAR
 from logscope.errors import UsageError
-from logscope.labelled import Labelled
-from logscope.model import DURING, NO_PREFIX, PHASES, ForwardPass, Payload, Prefix, Record, Segment, ServerEvent
+from logscope.model import DURING, PHASES, Prefix
 from logscope.redact import KINDS, Redactor
 from logscope.render import FORMATS
-from logscope.tables.select import Select, read_time
 
 HERE = Path(__file__).parent
 CASES = sorted((HERE / "cli").glob("*.toml"))
@@ -441,7 +438,7 @@ def test_events_as_parquet_and_sql(capsys):
 def test_parquet_of_many_batches_is_the_same(monkeypatch):
     """Written batch by batch, the file holds what it holds in one piece, in the same order; a saved run's too."""
     run = logscope.load(real_log("healthy-topk1"))
-    monkeypatch.setattr("logscope.frames.event_batches", partial(frames.event_batches, size=300))
+    monkeypatch.setattr("logscope.reading.BLOCK", 64 << 10)
     assert cli.main(["events", str(real_log("healthy-topk1")), "-o", "x.parquet"]) == 0
     assert pl.read_parquet("x.parquet").equals(run.events, null_equal=True)
     run.save("good.run")
@@ -580,161 +577,6 @@ def test_paths_in_settings_count_from_their_file(tmp_path):
     assert settings.defaults(found, "captures", {"grammar": True}) == {"grammar": [str(tmp_path / "my.toml")]}
 
 
-# ------------------------------------------------------------------------------------------------------------ selection
-
-
-def forward(
-    phase="verify", role="target", layers=(3, 31), time=None, prefix=NO_PREFIX, during="serving"
-) -> ForwardPass:
-    """Return a pass with one capture for each layer."""
-    records = [
-        Record((line, 0, prefix, Payload("event", "layer_capture", site="dsv2", layer=layer)))
-        for line, layer in enumerate(layers, 1)
-    ]
-    return ForwardPass(1, 1, (), role, "f", phase, during=during, time=time, records=records)
-
-
-def line(time=None, prefix=None, during="serving") -> ServerEvent:
-    """Return a server line."""
-    return ServerEvent((1, 0, prefix or Prefix(time=time), Payload("event", "decode_stats")), 1, during, "f")
-
-
-@pytest.mark.parametrize(
-    ("word", "phase"),
-    [
-        ("verify", "verify"),
-        ("TARGET_VERIFY", "verify"),
-        ("draft-extend", "draft_extend"),
-        ("DRAFT_EXTEND_V2", "draft_extend"),
-        ("ForwardMode.MIXED", "extend"),
-        ("prefill", "extend"),
-    ],
-)
-def test_phases_are_known_by_sglang_names_too(word, phase):
-    """Names of SGLang's forward modes mean their phase."""
-    assert Select.of(phase=[word]).phase == (phase,)
-
-
-@pytest.mark.parametrize(
-    "words",
-    [
-        {"phase": ["verfy"]}, {"phase": ["2"]}, {"role": ["drft"]}, {"during": ["warm"]}, {"layer": ["x"]}, {"layer": ["9-3"]},
-        {"rank": ["x1"]}, {"since": "yesterday"}, {"until": "25:00"}, {"since": "2026-13-01"}, {"since": ""}, {"since": "12"},
-    ],
-)  # fmt: skip
-def test_words_that_name_nothing_are_refused_with_help(words):
-    """A selection that names nothing is refused, and the message says what there is."""
-    with pytest.raises(UsageError) as error:
-        Select.of(**words)
-    assert error.value.message.help
-
-
-def test_one_word_is_one_word():
-    """A single word needs no list around it."""
-    assert Select.of(phase="verify, extend") == Select.of(phase=["verify", "extend"])
-    assert Select.of(layer="31", rank="3") == Select.of(layer=["31"], rank=["3"])
-
-
-def test_an_empty_selection_keeps_everything():
-    """Nothing given: everything accepted, and the selection is false."""
-    select = Select.of()
-    assert not select
-    items = [Segment(1, "f", 1), forward(), line()]
-    assert list(select.filter(items)) == items
-
-
-def test_selection_of_passes_and_records():
-    """A pass is kept by phase and role, narrowed to the selected layers; server lines and segments stay."""
-    select = Select.of(phase=["verify"], layer=["31,40-59"])
-    items = [Segment(1, "f", 1), forward(), forward("extend"), forward(layers=(3,)), line()]
-    kept = list(select.filter(items))
-    assert [type(item).__name__ for item in kept] == ["Segment", "ForwardPass", "ServerEvent"]
-    assert [record.payload.layer for record in kept[1].records] == [31]
-    assert len(items[1].records) == 2
-
-
-def test_events_of_no_pass_belong_to_no_phase():
-    """For events a phase leaves server lines out; for reports they stay, as they say what the passes mean."""
-    item = line("12:00:00")
-    event = Labelled("f", item.occurrence, 1, "serving")
-    assert Select.of(phase=["verify"]).accepts(item)
-    assert not Select.of(phase=["verify"]).accepts_event(event)
-    assert Select.of(during=["serving"]).accepts_event(event)
-    assert not Select.of(during=["warmup"]).accepts_event(event)
-
-
-@pytest.mark.parametrize(
-    ("word", "prefix", "kept"),
-    [
-        ("3", Prefix(tp_rank=3), True),
-        ("3", Prefix(tp_rank=2, dp_rank=3), False),
-        ("3", Prefix(dp_rank=3), True),
-        ("3", Prefix(origin="rank3"), True),
-        ("rank3", Prefix(tp_rank=3), True),
-        ("3", Prefix(), False),
-        ("dp1", Prefix(dp_rank=1, tp_rank=0), True),
-        ("DP1.TP0", Prefix(dp_rank=1, tp_rank=0), True),
-        ("dp1.tp1", Prefix(dp_rank=1, tp_rank=0), False),
-        ("0,1", Prefix(tp_rank=1), True),
-    ],
-)
-def test_selection_of_ranks(word, prefix, kept):
-    """A bare number is the tensor-parallel rank; named ranks must all match; no printed rank, no selection."""
-    select = Select.of(rank=[word])
-    assert select.accepts_writer(prefix) is kept
-    assert select.accepts(forward(prefix=prefix)) is kept
-    assert select.accepts(line(prefix=prefix)) is kept
-
-
-@pytest.mark.parametrize(
-    ("since", "until", "time", "kept"),
-    [
-        ("12:30", None, "2026-02-10T12:30:00", True),
-        ("12:30", None, "2026-02-10T12:29:59.999", False),
-        (None, "12:30", "2026-02-10T12:30:59.9", True),
-        (None, "12:30", "2026-02-10T12:31:00", False),
-        ("2026-02-10", "2026-02-10", "2026-02-10T23:59:59", True),
-        ("2026-02-10", "2026-02-10", "2026-02-11T00:00:00", False),
-        ("2026-02-10T12:00", None, "2026-02-11T01:00:00", True),
-        ("2026-02-10 12:00", None, "02-10T11:59:59", False),
-        ("02-10 12:00", None, "2025-02-10T12:00:00", True),
-        ("23:00", "01:00", "2026-02-10T23:30:00", True),
-        ("23:00", "01:00", "2026-02-11T00:30:00", True),
-        ("23:00", "01:00", "2026-02-11T12:00:00", False),
-        ("12:00", None, "12:00:01", True),
-        ("2026-02-10", None, "12:00:01", False),
-        ("12:00", None, "2026-02-10T12:00:00.271828182Z", True),
-        ("12:00", None, None, False),
-    ],
-)
-def test_selection_of_times(since, until, time, kept):
-    """Both ends are included and compared by the parts they share with the printed time."""
-    assert Select.of(since=since, until=until).accepts_time(time) is kept
-
-
-def test_lines_without_a_time_take_the_last_one():
-    """A traceback without a stamp belongs to the time of the line before it, in its own file."""
-    select = Select.of(since="12:30")
-    items = [line("12:29:00"), line(), line("12:31:00"), line(), forward(time="12:32:00"), line()]
-    assert list(select.filter(items)) == items[2:]
-
-
-def test_times_are_read_as_far_as_they_go():
-    """A time keeps what it does not say open; what is none is none."""
-    assert read_time("2026-02-10T12:00:00,5") == ("2026", "02-10", "12:00:00.5")
-    assert read_time("07-20T18:11:49") == (None, "07-20", "18:11:49")
-    assert read_time("04:40") == (None, None, "04:40")
-    for text in ("", "T", "12", "2026", "10.02.2026", "24:61", "2026-02-10T"):
-        assert read_time(text) is None
-
-
-def test_a_selection_says_itself():
-    """The words of a selection read as they were given."""
-    select = Select.of(phase=["verify"], rank=["3", "dp1.tp0"], layer=["31", "0-5"], since="2026-02-10 12:30")
-    assert str(select) == "phase verify; rank 3, dp1.tp0; layer 31, 0-5; since 2026-02-10T12:30"
-    assert str(Select()) == "everything"
-
-
 # ------------------------------------------------------------------------------------------------------------ redaction
 
 
@@ -785,8 +627,7 @@ def test_redaction_of_values_keeps_form_and_type():
     redactor = Redactor(["paths"])
     value = {"model_path": "org/name", "n": 1, "list": ["/data/x", None, 2.5], "shape": (3, 4)}
     assert redactor.value(value) == {"model_path": "/path-1", "n": 1, "list": ["/path-2", None, 2.5], "shape": (3, 4)}
-    item = line(prefix=Prefix(origin="/data/x"))
-    assert redactor.value(item.prefix).origin == "/path-2"
+    assert redactor.value(Prefix(origin="/data/x")).origin == "/path-2"
 
 
 def test_only_the_kinds_asked_for_are_redacted():

@@ -18,7 +18,6 @@ from pages import ALL, ROOT, anchors, console, kinds, name_of, need_modules, pyt
 
 import logscope
 from logscope import grammar
-from logscope.tables import frames
 from logscope.check import rules
 from logscope.cli import main, session
 from logscope.contract import Contract
@@ -26,6 +25,7 @@ from logscope.diffing.words import CODES
 from logscope.grammar import READERS, prefixes, proof
 from logscope.model import DURING, PHASES, Accounting
 from logscope.redact import KINDS
+from logscope.tables import schema
 
 sys.path.insert(0, str(ROOT / "docs"))
 
@@ -214,8 +214,8 @@ def test_words_are_found():
         assert word in glossary
     for kind in KINDS:
         assert f"| `{kind}` |" in text_of("howto/share-a-log.md")
-    for schema in (frames.EVENTS_SCHEMA, frames.PASSES_SCHEMA, frames.UNPARSED_SCHEMA):
-        for column, dtype in schema.items():
+    for frame in (schema.EVENTS, schema.FORWARDS, schema.UNPARSED):
+        for column, dtype in frame.items():
             assert f"| `{column}` | `{dtype}` |" in text_of("reference/frames.md")
     for key in Accounting().as_dict():
         assert f"`{key}`" in text_of("reference/report-json.md")
