@@ -12,6 +12,7 @@ a local file, ``remote_follow`` follows a growing one, ``origin`` tells where a 
     filtered  copies that hold only some lines
     follow    a growing file
     hosts     several hosts and files
+    send      a few small files onto a node
     progress  the line on the terminal
 
 The package uses :mod:`logscope.errors` and nothing else of logscope: which texts are anchors, what a line means and how
@@ -27,6 +28,7 @@ from logscope.fetch.hosts import Outcome, cached, fetch, remote_blocks, size_of
 from logscope.fetch.link import Options
 from logscope.fetch.manifest import origin
 from logscope.fetch.progress import Bar
+from logscope.fetch.send import destination, send
 from logscope.fetch.spec import Spec, arguments, parse
 from logscope.fetch.ssh import ssh_command
 
@@ -40,11 +42,13 @@ __all__ = [
     "Spec",
     "arguments",
     "cached",
+    "destination",
     "fetch",
     "origin",
     "parse",
     "remote_blocks",
     "remote_follow",
+    "send",
     "size_of",
     "ssh_command",
 ]
