@@ -113,11 +113,16 @@ def _closed(properties: dict[str, Any]) -> dict[str, Any]:
     return {"type": "object", "properties": properties, "required": list(properties), "additionalProperties": False}
 
 
-def probe_header_schema() -> dict[str, Any]:
-    """Return the schema of the header record of `logscope probe`: the fields of a `probe_header` event."""
+def probe_header_fields() -> dict[str, tuple[str, str]]:
+    """Return the keys of the header record of `logscope probe`, each with its type and meaning."""
     sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "probe"))
     from logscope_probe.lines import HEADER  # noqa: PLC0415 - the probe is no part of logscope
 
+    return HEADER
+
+
+def probe_header_schema() -> dict[str, Any]:
+    """Return the schema of the header record of `logscope probe`: the fields of a `probe_header` event."""
     names = {"text": "string", "list": "array"}
     return {
         "$schema": DIALECT,
@@ -126,7 +131,7 @@ def probe_header_schema() -> dict[str, Any]:
         **_closed(
             {
                 name: {"type": [names.get(word, word) for word in kind.split(" or ")], "description": meaning}
-                for name, (kind, meaning) in HEADER.items()
+                for name, (kind, meaning) in probe_header_fields().items()
             }
         ),
     }
