@@ -43,7 +43,7 @@ class Runner:
     """One model runner of SGLang: the target's or the draft's."""
 
     def __init__(self, runner: Any, buffers: Buffers) -> None:
-        self.runner = runner
+        self.runner, self.model = runner, runner.model
         self.draft = bool(getattr(runner, "is_draft_worker", False))
         self.buffers = buffers
         # Of each graph runner (by its id; 0: the model's own): what its graphs show, and how many passes they make.
@@ -56,7 +56,7 @@ class Runner:
     def layers(self) -> list[int]:
         """Return the layers before which the target captures, sorted; the list is filled after the model is loaded."""
         if self.inner is None:
-            self.inner = capturing_part(self.runner.model)
+            self.inner = capturing_part(self.model)
         return sorted(getattr(self.inner, "layers_to_capture", None) or [])
 
 
@@ -158,12 +158,12 @@ def capturing_part(model: Any) -> Any:
 
 
 @guarded
-def name_process(server_args: Any, prefix: str) -> None:
+def name_process(given: inspect.BoundArguments) -> None:
     """Take the words that SGLang itself puts in front of this rank's lines."""
-    PROCESS.server = server_args
-    PROCESS.rank = prefix
+    PROCESS.server = given.arguments.get("server_args")
+    PROCESS.rank = given.arguments.get("prefix", "")
     if PROCESS.writer is not None:
-        PROCESS.writer.rank = prefix
+        PROCESS.writer.rank = PROCESS.rank
 
 
 @guarded
@@ -176,6 +176,9 @@ def model_loaded(runner: Any) -> None:
         PROCESS.not_wrapped.append("the model: --enable-torch-compile compiles what is wrapped")
         say("nothing is recorded of a model that torch.compile rewrites; the server runs on")
         return
+    known = PROCESS.runners.get(id(runner))
+    if known is not None and known.model is runner.model:
+        return
     start()
     wanted = max(getattr(server, name, None) or 0 for name in ("chunked_prefill_size", "max_prefill_tokens"))
     rows = min(max(wanted, ROWS[0]), ROWS[1])
@@ -183,7 +186,7 @@ def model_loaded(runner: Any) -> None:
     if PROCESS.slots is None:
         PROCESS.cuda = one.buffers.cells.is_cuda
         PROCESS.slots = device.Slots(rows, pinned=PROCESS.cuda)
-    model = runner.model
+    model = one.model
     model.forward = wrap_model_forward(model.forward, one)
     fc: Any = getattr(getattr(model, "model", None), "fc", None) or getattr(model, "fc", None)
     if one.draft and hasattr(fc, "register_forward_hook"):
@@ -246,13 +249,13 @@ def header(process: Process) -> dict[str, object]:
         name = "draft" if one.draft else "target"
         config = getattr(getattr(one.runner, "model_config", None), "hf_config", None)
         text = getattr(config, "text_config", None) or config
-        values[name] = type(one.runner.model).__name__
+        values[name] = type(one.model).__name__
         values[f"{name}_layers"] = getattr(text, "num_hidden_layers", None)
         values[f"{name}_width"] = getattr(text, "hidden_size", None)
         if one.draft:
             eagle = getattr(config, "eagle_config", None) or {}
             values["layer_ids"] = eagle.get("eagle_aux_hidden_state_layer_ids")
-            values["fc_in"] = getattr(getattr(one.runner.model.model, "fc", None), "in_features", None)
+            values["fc_in"] = getattr(getattr(one.model.model, "fc", None), "in_features", None)
         else:
             values["layers_to_capture"] = one.layers()
     for name in lines.HEADER:
@@ -277,23 +280,23 @@ def fc_ran(one: Runner, out: Any) -> None:
 
 
 @guarded
-def states_stored(aux: Any, hidden: Any, joined: Any, metadata: Any) -> None:
+def states_stored(given: dict[str, Any], joined: Any) -> None:
     """Take the target's hidden captures and what they were joined to: a list, or from 0.5.17 on one packed tensor."""
-    one = PROCESS.current
+    one, aux = PROCESS.current, given.get("aux_hidden_states")
     if one is None or one.draft or aux is None:
         return
     ids = one.layers()
     if hasattr(aux, "chunk"):
-        count = len(ids) or max(1, aux.shape[-1] // hidden.shape[-1])
+        count = len(ids) or max(1, aux.shape[-1] // given["hidden_states"].shape[-1])
         aux = aux.chunk(count, dim=-1)
     if wanted("captures", one):
-        tag = type(one.runner.model).__module__.rpartition(".")[2]
+        tag = type(one.model).__module__.rpartition(".")[2]
         for at, x in enumerate(aux):
             layer = ids[at] if len(ids) == len(aux) else None
             label = "layer capture" if layer is None else f"layer {layer} capture" if layer else "embed capture"
             one.buffers.add(tag, label, "shape", x, f", residual_is_none={layer == 0}")
     if joined is not None and wanted("join", one):
-        mode = getattr(metadata.capture_hidden_mode, "name", metadata.capture_hidden_mode)
+        mode = given["logits_metadata"].capture_hidden_mode.name
         one.buffers.add("logits", "aux concat", "shape", joined, f", num_aux={len(aux)}, capture_hidden_mode={mode}")
 
 
@@ -302,7 +305,7 @@ def draft_given(one: Runner, batch: Any) -> None:
     """Take what the draft reads."""
     hidden = getattr(getattr(batch, "spec_info", None), "hidden_states", None)
     if hidden is not None and wanted("input", one):
-        width = getattr(getattr(one.runner.model, "config", None), "hidden_size", 0)
+        width = getattr(getattr(one.model, "config", None), "hidden_size", 0)
         one.buffers.add("eagle3", "forward", "hidden_states", hidden, f", embeds=torch.Size([ROWS, {width}])")
 
 
@@ -380,9 +383,9 @@ def wrap_configure_logger(original: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(original)
     def configure_logger(*args: Any, **kwargs: Any) -> Any:
-        given = signature.bind(*args, **kwargs).arguments
-        name_process(given.get("server_args"), given.get("prefix", ""))
-        return original(*args, **kwargs)
+        got = original(*args, **kwargs)
+        name_process(signature.bind(*args, **kwargs))  # what was just taken can be bound
+        return got
 
     return configure_logger
 
@@ -460,10 +463,7 @@ def wrap_store(original: Callable[..., Any]) -> Callable[..., Any]:
     def store(self: Any, *args: Any, **kwargs: Any) -> Any:
         joined = original(self, *args, **kwargs)
         if PROCESS.current is not None:
-            given = dict(zip(names[1:], args, strict=False)) | kwargs
-            states_stored(
-                given.get("aux_hidden_states"), given.get("hidden_states"), joined, given.get("logits_metadata")
-            )
+            states_stored(dict(zip(names[1:], args, strict=False)) | kwargs, joined)
         return joined
 
     return store
@@ -474,15 +474,16 @@ def wrap_draft_forward(original: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(original)
     def draft_forward(self: Any, *args: Any, **kwargs: Any) -> Any:
-        steps_begin(getattr(self, "draft_runner", None) or getattr(self, "draft_model_runner", None))
+        steps_begin(self)
         return original(self, *args, **kwargs)
 
     return draft_forward
 
 
 @guarded
-def steps_begin(runner: Any) -> None:
+def steps_begin(worker: Any) -> None:
     """Begin the buffers of a graph that several forwards go into."""
+    runner = getattr(worker, "draft_runner", None) or getattr(worker, "draft_model_runner", None)
     one = PROCESS.runners.get(id(runner))
     if one is not None and one.grouped:
         one.began = True

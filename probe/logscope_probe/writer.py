@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from logscope_probe.options import Options
 
 POLL = 1.0
+SAID = 3  # failures that are said
 # How long a process that ends waits for its last records.
 FAREWELL = 1.0
 
@@ -89,7 +90,7 @@ class Writer:
         self._jobs: queue.SimpleQueue[Job] = queue.SimpleQueue()
         self._fd = -1
         self._size = 0
-        self._lost = 0
+        self._lost = self._failures = 0
         self._told: set[tuple[str, str]] = set()
         self._stopped = False
         self._polled = self._began = time.time()
@@ -135,8 +136,10 @@ class Writer:
             try:
                 self.write(job)
             except Exception as error:  # noqa: BLE001 - a probe must never take a server down
-                self._lost += 1
-                os.write(2, f"logscope probe: a pass was not written: {type(error).__name__}: {error}\n".encode())
+                self._lost += job.passes
+                self._failures += 1
+                if self._failures <= SAID:
+                    os.write(2, f"logscope probe: a pass was not written: {type(error).__name__}: {error}\n".encode())
             finally:
                 self._free(job.slot)
                 self._done += 1
