@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+import types
 from array import array
 from pathlib import Path
 from typing import Any
@@ -233,6 +234,33 @@ def test_every_place_is_there_in_every_version():
             if name and here[name] != "(imported)":
                 has = {part.strip().split("=")[0] for part in here[name].split(",")}
                 assert set(place.needs) <= has, (version, str(place))
+
+
+def test_what_takes_other_parameters_is_left_alone(monkeypatch: pytest.MonkeyPatch):
+    """A function of the right name that lacks what the wrapper needs is named, and stays SGLang's own."""
+    monkeypatch.setattr(places.passes, "PROCESS", places.passes.Process())
+    module: Any = types.ModuleType("sglang.srt.managers.scheduler")
+    module.configure_logger = own = lambda config: config
+    places.wrap(module)
+    assert module.configure_logger is own
+    assert places.passes.PROCESS.not_wrapped == ["managers.scheduler.configure_logger"]
+
+
+def test_failures_end_the_probe_not_the_server(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]):
+    """Three failures are said, a hundred end the probe; what it stands beside is called all the same."""
+    monkeypatch.setattr(places.passes, "PROCESS", places.passes.Process())
+    tries = []
+
+    @places.passes.guarded
+    def fails() -> None:
+        tries.append(1)
+        raise RuntimeError("out of luck")
+
+    assert [fails() for _ in range(150)] == [None] * 150
+    assert len(tries) == places.passes.GIVEN_UP
+    said = capfd.readouterr().err
+    assert said.count("RuntimeError: out of luck") == places.passes.SAID
+    assert said.count("gives up after 100 failures") == 1
 
 
 # ---------------------------------------------------------------------------------------------- files
