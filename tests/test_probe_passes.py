@@ -76,7 +76,7 @@ def same(run: Run, number: int, records: list[re.Match[str]]) -> None:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-@pytest.mark.parametrize("words", [{}, {"graphs": 0}, {"topk": 2}, {"steps": 5, "embed": 1}], ids=str)
+@pytest.mark.parametrize("words", [{}, {"graphs": 0}, {"topk": 2, "twice": 1}, {"steps": 5, "embed": 1}], ids=str)
 def test_every_pass_is_what_it_was(tmp_path: Path, version: str, words: dict[str, int]):
     """Roles, modes, sizes, rows of real tokens, norms and first values, eager and out of replayed, padded graphs."""
     run = Run(tmp_path, version, [], **words)

@@ -304,7 +304,7 @@ def note(role, mode, requests, graph, *shown):
     )
 
 
-def serve(truth, *, version="0.5.15.post1", graphs=1, topk=1, steps=3, rounds=3, prefix="", spoil="", at=2, embed=0):
+def serve(truth, *, version="0.5.15.post1", graphs=1, topk=1, steps=3, rounds=3, prefix="", spoil="", at=2, embed=0, twice=0):
     """Serve a few rounds of one, three and two requests and write the truth."""
     import importlib
 
@@ -337,7 +337,8 @@ def serve(truth, *, version="0.5.15.post1", graphs=1, topk=1, steps=3, rounds=3,
     target = runner_class(
         model=target_model, is_draft_worker=False, graphs={}, model_config=Bag(hf_config=config), **common
     )
-    target.load_model()
+    for _ in range(1 + twice):
+        target.load_model()
     draft = runner_class(
         model=draft_model, is_draft_worker=True, graphs={}, model_config=Bag(hf_config=draft_config), **common
     )
