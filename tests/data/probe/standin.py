@@ -304,7 +304,9 @@ def note(role, mode, requests, graph, *shown):
     )
 
 
-def serve(truth, *, version="0.5.15.post1", graphs=1, topk=1, steps=3, rounds=3, prefix="", spoil="", at=2, embed=0, twice=0):
+def serve(
+    truth, *, version="0.5.15.post1", graphs=1, topk=1, steps=3, rounds=3, prefix="", spoil="", at=2, embed=0, twice=0
+):
     """Serve a few rounds of one, three and two requests and write the truth."""
     import importlib
 
