@@ -41,9 +41,9 @@ KEYS = {
 }  # fmt: skip
 FIXED = [
     "fetch", "summarize", "captures", "shapes", "norms", "accept", "config", "errors", "check", "contract", "diff",
-    "events", "report", "grammar", "rule",
+    "events", "report", "grammar", "probe", "rule",
 ]  # fmt: skip
-READING = [name for name in FIXED if name not in ("fetch", "contract", "grammar", "rule")]
+READING = [name for name in FIXED if name not in ("fetch", "contract", "grammar", "probe", "rule")]
 
 
 def at(value: Any, path: str) -> Any:

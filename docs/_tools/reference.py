@@ -17,7 +17,7 @@ import textwrap
 from typing import TYPE_CHECKING, Any
 
 import typer
-from schemas import event_schema
+from schemas import event_schema, probe_header_fields
 
 import logscope
 from logscope import grammar
@@ -151,6 +151,7 @@ def in_python(path: str, command: Any) -> str | None:
 # Where more is said about a command than its help says.
 MORE = {
     "fetch": "How: [Fetch logs from other machines](../howto/fetch.md).",
+    "probe": "How: [Record a stock server with the probe](../howto/probe.md); what it writes: [The probe](probe.md).",
     "check": "What it looks for: [Rules](rules.md).",
     "contract": "What stands in a contract: [Contract files](contract.md).",
     "events": "What an event holds: [Events](events.md). The tables for `--sql`: [Frames](frames.md).",
@@ -294,6 +295,12 @@ def fires(code: str) -> str:
     return found[1]
 
 
+def probe_header() -> str:
+    """Return the keys of the probe's header."""
+    rows = [[f"`{name}`", kind, meaning] for name, (kind, meaning) in probe_header_fields().items()]
+    return table(["name", "type", "meaning"], rows)
+
+
 def contract_keys() -> str:
     """Return the keys of a contract."""
     said = dict(described(inspect.getdoc(Contract) or ""))
@@ -396,6 +403,7 @@ SECTIONS: dict[str, Callable[[], str]] = {
     "codes of diff": diff_table,
     "contract keys": contract_keys,
     "public names": public_names,
+    "probe header": probe_header,
 }
 _SECTION = re.compile(r"(?s)(<!-- generated: (?P<name>[a-z ]+) -->\n).*?(<!-- end of generated -->)")
 

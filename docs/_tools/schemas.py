@@ -1,6 +1,6 @@
-"""The fixed JSON forms as JSON Schema: one event, one report.
+"""The fixed JSON forms as JSON Schema: one event, one report, the header that the probe writes.
 
-This module is responsible for the two files below docs/reference/schemas. They follow from the program's own types, so
+This module is responsible for the files below docs/reference/schemas. They follow from the program's own types, so
 that a key cannot be added or lost unseen; what the types cannot say (which numbers become text) is added here.
 """
 
@@ -9,8 +9,10 @@ that a key cannot be added or lost unseen; what the types cannot say (which numb
 from __future__ import annotations
 
 import json
+import sys
 import typing
 from dataclasses import fields
+from pathlib import Path
 from typing import Any
 
 from logscope.event import Event
@@ -111,7 +113,31 @@ def _closed(properties: dict[str, Any]) -> dict[str, Any]:
     return {"type": "object", "properties": properties, "required": list(properties), "additionalProperties": False}
 
 
-SCHEMAS = {"event": event_schema, "report": report_schema}
+def probe_header_fields() -> dict[str, tuple[str, str]]:
+    """Return the keys of the header record of `logscope probe`, each with its type and meaning."""
+    sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "probe"))
+    from logscope_probe.lines import HEADER  # noqa: PLC0415 - the probe is no part of logscope
+
+    return HEADER
+
+
+def probe_header_schema() -> dict[str, Any]:
+    """Return the schema of the header record of `logscope probe`: the fields of a `probe_header` event."""
+    names = {"text": "string", "list": "array"}
+    return {
+        "$schema": DIALECT,
+        "title": "logscope probe header",
+        "description": "The first record of every file of `logscope probe`: the fields of a probe_header event.",
+        **_closed(
+            {
+                name: {"type": [names.get(word, word) for word in kind.split(" or ")], "description": meaning}
+                for name, (kind, meaning) in probe_header_fields().items()
+            }
+        ),
+    }
+
+
+SCHEMAS = {"event": event_schema, "report": report_schema, "probe-header": probe_header_schema}
 
 
 def as_text(schema: dict[str, Any]) -> str:

@@ -455,6 +455,28 @@ for _function in (_grammar_list, _grammar_show, _grammar_check, _grammar_explain
 
 
 @command
+def probe(
+    speaking: Speaking,
+    host: Annotated[
+        str | None, argument("[HOST:[PATH]]", "Copy the probe to this machine: host:, user@host:/folder.")
+    ] = None,
+    ssh: Annotated[
+        str | None, option("--ssh", help="The ssh program, with options of its own.", panel=CONNECTION, metavar="CMD")
+    ] = None,
+    interactive: Annotated[
+        bool, option("--interactive", help="Let ssh ask for passwords and new hosts.", panel=CONNECTION)
+    ] = False,
+    connect_timeout: Annotated[
+        int, option("--connect-timeout", help="Seconds, 15 by default.", panel=CONNECTION, metavar="SECONDS", min=1)
+    ] = 15,
+) -> int:
+    """Say how a stock SGLang server writes debug records, CUDA graphs included; copy the probe to a node."""
+    from logscope.cli.probing import how
+
+    return how(host, speaking, ssh=ssh, interactive=interactive, connect_timeout=connect_timeout)
+
+
+@command
 def rule(
     code: Annotated[str, argument("CODE", "The code of a rule, or list.", complete=rule_codes)],
     speaking: Speaking,

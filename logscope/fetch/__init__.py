@@ -13,6 +13,7 @@
     follow    a growing file
     hosts     several hosts and files
     progress  the lines on the terminal
+    send      a few small files onto a node
 
 The package uses :mod:`logscope.errors` and nothing else of logscope: which texts are anchors, what a line means and how
 a result is printed are told or asked by its callers.
@@ -25,6 +26,7 @@ from logscope.fetch.filtered import MAGIC as FILTERED_MAGIC
 from logscope.fetch.follow import Chunk, remote_follow
 from logscope.fetch.hosts import Outcome, cached, fetch
 from logscope.fetch.manifest import origin
+from logscope.fetch.send import destination, send
 from logscope.fetch.spec import Options, Spec, arguments, parse, size_of
 from logscope.fetch.ssh import ssh_command
 
@@ -37,10 +39,12 @@ __all__ = [
     "Spec",
     "arguments",
     "cached",
+    "destination",
     "fetch",
     "origin",
     "parse",
     "remote_follow",
+    "send",
     "size_of",
     "ssh_command",
 ]
