@@ -22,13 +22,12 @@ from typing import TYPE_CHECKING, Any
 from logscope import grammar as grammars_module
 from logscope.errors import InputError, UsageError
 from logscope.reading import Reading, batches, sources_of
-from logscope.sources.inputs import expand
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from logscope.model import Accounting
-    from logscope.report import Item, Query, Report
+    from logscope.report import Query, Report
 
 ENGINES = ("dask",)
 # How often a file is given to another worker when the one that read it died.
@@ -150,7 +149,9 @@ def _on_dask(
         ) from error
     with _Cluster(dask, address, workers) as cluster, dask.Client(cluster or address, set_as_default=False) as client:
         futures = {
-            client.submit(read_file, question, name, grammars, retries=RETRIES, pure=False, key=f"logscope-{index}-{name}"): index
+            client.submit(
+                read_file, question, name, grammars, retries=RETRIES, pure=False, key=f"logscope-{index}-{name}"
+            ): index
             for index, name in enumerate(names)
         }
         found: dict[int, Part] = {}

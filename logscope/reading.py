@@ -14,23 +14,23 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
-from logscope.sources.blocks import Block
 from logscope.errors import UsageError
-from logscope.sources.tail import follow
 from logscope.model import Accounting, ServerEvent
+from logscope.passes.finder import Finder
 from logscope.report import Context
 from logscope.scan.scanner import LISTED_LINES, Scanner
-from logscope.passes.finder import Finder
+from logscope.sources.blocks import Block
 from logscope.sources.inputs import expand, is_remote
+from logscope.sources.tail import follow
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from logscope.grammar import Grammar
     from logscope.model import Payload
-    from logscope.sources.streams import Source
     from logscope.report import Item
     from logscope.scan.chunk import Chunk
+    from logscope.sources.streams import Source
     from logscope.tables.tables import Tables
 
 _MANIFEST = ".logscope.json"

@@ -65,8 +65,8 @@ def load(*inputs: Input, grammars: Iterable[str | os.PathLike[str]] = (), select
     InputError, GrammarError, NothingRecognised, RemoteError
         see :mod:`logscope.errors`.
 
-    Example
-    -------
+    Examples
+    --------
     >>> run = logscope.load("server.log", "rank1.log.zst")
 
     """
@@ -97,8 +97,8 @@ def stream(
     InputError, GrammarError, RemoteError
         see :mod:`logscope.errors`.
 
-    Example
-    -------
+    Examples
+    --------
     >>> for event in logscope.stream("server.log", follow=True):
     ...     print(event.line, event.event)
 
@@ -193,8 +193,8 @@ class Run:
     def summarize(self) -> Report:
         """Return what is in the log: segments, phases, captures, speculation, damage.
 
-        Example
-        -------
+        Examples
+        --------
         >>> print(run.summarize().headline)
 
         """
@@ -205,8 +205,8 @@ class Run:
     def captures(self) -> Report:
         """Return hidden captures per phase: layers, shapes, rms, copies.
 
-        Example
-        -------
+        Examples
+        --------
         >>> run.captures().tables["captures"]
 
         """
@@ -217,8 +217,8 @@ class Run:
     def shapes(self) -> Report:
         """Return every shape with its axes named.
 
-        Example
-        -------
+        Examples
+        --------
         >>> run.shapes().tables["shapes"]
 
         """
@@ -229,8 +229,8 @@ class Run:
     def norms(self) -> Report:
         """Return norm fingerprints (rms: norm / sqrt(rows x width)) and where the draft's inputs come from.
 
-        Example
-        -------
+        Examples
+        --------
         >>> run.norms().headline
 
         """
@@ -270,8 +270,8 @@ class Run:
         UsageError
             a window or a grouping there is not.
 
-        Example
-        -------
+        Examples
+        --------
         >>> run.accept(window="5m", min=2.0).ok
 
         """
@@ -282,8 +282,8 @@ class Run:
     def config(self, *, every: bool = False) -> Report:
         """Return how the server was started; ``every``: all arguments, not only those that matter.
 
-        Example
-        -------
+        Examples
+        --------
         >>> run.config(every=True).tables
 
         """
@@ -294,8 +294,8 @@ class Run:
     def errors(self) -> Report:
         """Return exceptions, the first and its process before the relayed ones.
 
-        Example
-        -------
+        Examples
+        --------
         >>> run.errors().headline
 
         """
@@ -328,8 +328,8 @@ class Run:
         ContractError, UsageError
             a contract that does not load; a code no rule has, a version that is none.
 
-        Example
-        -------
+        Examples
+        --------
         >>> run.check("draft/config.json").findings
 
         """
@@ -348,8 +348,8 @@ class Run:
     ) -> DiffReport:
         """Return where a candidate parts from this run, the baseline; ``rtol`` is relative, of a norm.
 
-        Example
-        -------
+        Examples
+        --------
         >>> good.diff("bad.log").first_divergence
 
         """
@@ -405,8 +405,8 @@ class Run:
         UsageError
             the query is not understood; its tables and columns are named.
 
-        Example
-        -------
+        Examples
+        --------
         >>> run.sql("select layer, avg(norm) from events where phase = 'verify' group by layer")
 
         """

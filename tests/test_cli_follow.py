@@ -23,11 +23,11 @@ from conftest import real_bytes
 from sshfarm import Wire, write_through_trouble
 
 import logscope
-from logscope.sources.tail import follow
-from logscope.grammar import load as load_grammar
 from logscope.asking import Asked
-from logscope.reading import Reading, _noting, followed_batches
+from logscope.grammar import load as load_grammar
 from logscope.queries.summarize import Summarize
+from logscope.reading import Reading, _noting, followed_batches
+from logscope.sources.tail import follow
 
 pytest_plugins = ["fetch_fixtures"]
 

@@ -22,6 +22,7 @@ from typing import Any
 
 import pytest
 from conftest import CASE_LOGS, DATA, real_bytes
+from doors import Parser, label
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -30,7 +31,6 @@ from logscope.check import Checker
 from logscope.errors import GrammarError
 from logscope.grammar import inside_quotes, proof
 from logscope.model import ForwardPass, Payload, ServerEvent
-from doors import Parser, label
 from logscope.queries.accept import Accept
 from logscope.queries.captures import Captures
 from logscope.queries.config import Config

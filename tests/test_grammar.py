@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 from conftest import DATA
+from doors import Parser
 
 from logscope import grammar as grammars
 from logscope.errors import GrammarError, InputError
-from doors import Parser
 from logscope.sources.blocks import Block
 
 BAD = DATA / "bad-grammars"

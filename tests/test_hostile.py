@@ -17,18 +17,18 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from conftest import CASE_LOGS, CASES
+from doors import Parser
 
 import logscope
 from logscope import grammar as grammars
-from logscope.sources.blocks import Block
 from logscope.cli import main
 from logscope.errors import GrammarError
 from logscope.grammar import OVERTIMES, TIME_LIMIT
 from logscope.model import Accounting, Occurrence
-from doors import Parser
 from logscope.redact import Redactor
 from logscope.render.machine import to_csv, to_json, to_ndjson
 from logscope.render.markdown import to_markdown
+from logscope.sources.blocks import Block
 from logscope.sources.inputs import expand
 
 if TYPE_CHECKING:

@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from doors import Parser
 
 from logscope import grammar as grammars
-from logscope.sources.blocks import Block
 from logscope.cli.explain import explain_line
 from logscope.errors import GrammarError
 from logscope.grammar import load_file, peel
 from logscope.model import NO_PREFIX, Prefix
-from doors import Parser
+from logscope.sources.blocks import Block
 
 INNER = "[2026-02-10 12:00:00 TP3] "
 RECORD = "Decode batch, #running-req: 1, #token: 9, token usage: 0.00, accept len: 2.50, gen throughput (token/s): 9.00, #queue-req: 0"

@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 from polars.testing import assert_frame_equal
 
 import logscope as ls
-from logscope.tables.event import Event
 from logscope.model import Payload, Prefix, Record, Segment, ServerEvent
 from logscope.tables import frames
+from logscope.tables.event import Event
 from logscope.tables.schema import EVENTS, FORWARDS, TABLES, UNPARSED
 from logscope.tables.tables import Tables, value_keys
 

@@ -9,8 +9,8 @@ import pytest
 from conftest import CASE_LOGS, REAL_RUNS, real_bytes
 from test_parse import GRAMMAR, columns, parse_bytes
 
-from logscope.sources.blocks import Block
 from logscope.scan.line_kinds import learn
+from logscope.sources.blocks import Block
 
 SAMPLES = sorted({sample.text for file in GRAMMAR.files for sample in file.samples if "\n" not in sample.text})
 PREFIXES = (

@@ -15,11 +15,12 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from logscope.parse import Parser
+
 from logscope.contract import load_contract
 from logscope.errors import ContractError, GrammarError, InputError
 from logscope.grammar import Grammar, load, load_file, peel, peel_back
 from logscope.grammar.literals import Unfinished, Unreadable, as_json, read_value
-from logscope.parse import Parser
 from logscope.sources.blocks import Block, Window, cut_blocks
 from logscope.sources.streams import Source, form_of
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from logscope.event import Event
+
 from logscope.model import Accounting, Finding, Severity, Verdict
 from logscope.report import SCHEMA, Report
 

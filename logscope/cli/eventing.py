@@ -35,14 +35,13 @@ def stream(logs: Sequence[str], shared: Shared, *, follow: bool) -> int:
         if follow:
             raise UsageError("--follow cannot be joined with Parquet", help="write ndjson or csv")
         return _parquet(logs, shared, wanted)
-    from logscope import grammar, reading as readings  # noqa: PLC0415 - help must not pay for the parser
+    from logscope import grammar  # noqa: PLC0415 - help must not pay for the parser
+    from logscope import reading as readings  # noqa: PLC0415
 
     known, reading = grammar.load(shared.grammar or ()), readings.Reading()
     if follow:
         with until_interrupted() as stop, _writer(wanted, shared, several=False) as writer:
-            found = readings.followed_batches(
-                logs, known, reading, stop=stop, warn=lambda text: warn([text], shared)
-            )
+            found = readings.followed_batches(logs, known, reading, stop=stop, warn=lambda text: warn([text], shared))
             _copy(found, writer, shared, live=True)
             recognised(reading)
             writer.close(reading.accounting)
@@ -117,7 +116,8 @@ def _parquet(logs: Sequence[str], shared: Shared, wanted: Target) -> int:
         raise UsageError("Parquet goes to a file", help="-o events.parquet")
     if shared.redact:
         raise UsageError("--redact cannot be joined with Parquet", help="write ndjson or csv")
-    from logscope import grammar, reading as readings  # noqa: PLC0415 - help must not pay for the parser
+    from logscope import grammar  # noqa: PLC0415 - help must not pay for the parser
+    from logscope import reading as readings  # noqa: PLC0415
     from logscope.tables.saved import write_events  # noqa: PLC0415 - writes Parquet
 
     sources, select = sources_named(logs, shared), shared.select() or None
@@ -174,7 +174,8 @@ def raw_text(logs: Sequence[str], shared: Shared, around: int | None) -> int:
         from pathlib import Path  # noqa: PLC0415 - kept beside its only use
 
         wanted = replace(wanted, path=Path(shared.output))
-    from logscope import grammar, reading as readings  # noqa: PLC0415 - help must not pay for the parser
+    from logscope import grammar  # noqa: PLC0415 - help must not pay for the parser
+    from logscope import reading as readings  # noqa: PLC0415
     from logscope.tables.frames import Held, spans  # noqa: PLC0415
 
     known = grammar.load(shared.grammar or ())

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from logscope import grammar as grammars
 from logscope.errors import GrammarError, Message, NothingRecognised, Where, did_you_mean
 from logscope.grammar.prefixes import layers
-from logscope.scan.pending import Pending
 from logscope.report import Column, Report, Table
+from logscope.scan.pending import Pending
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

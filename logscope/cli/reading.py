@@ -20,8 +20,8 @@ from logscope.render.text import plural, visible
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from logscope.cli.options import Shared
     from logscope.asking import Asked
+    from logscope.cli.options import Shared
     from logscope.reading import Reading
     from logscope.report import Query, Report
     from logscope.run import Run
@@ -108,7 +108,8 @@ def answer(logs: Sequence[str], shared: Shared, query: Query) -> Report:
 
 def answers(logs: Sequence[str], shared: Shared, queries: Sequence[Any]) -> list[Report]:
     """Return the answers to several questions, reading once and in flat memory; warnings go to stderr."""
-    from logscope import grammar, reading as readings, run  # noqa: PLC0415 - help must not pay for the parser
+    from logscope import grammar, run  # noqa: PLC0415 - help must not pay for the parser
+    from logscope import reading as readings  # noqa: PLC0415
     from logscope.asking import Asked  # noqa: PLC0415
 
     select = shared.select()
@@ -121,7 +122,9 @@ def answers(logs: Sequence[str], shared: Shared, queries: Sequence[Any]) -> list
     else:
         reading = readings.Reading()
         shown = ExitStack()
-        found = readings.batches(sources, grammar.load(shared.grammar or ()), reading, on_block=shown.enter_context(progress(sources)))
+        found = readings.batches(
+            sources, grammar.load(shared.grammar or ()), reading, on_block=shown.enter_context(progress(sources))
+        )
     with shown:
         for tables in selected(found, shared):
             for one in asked:
@@ -159,7 +162,8 @@ def followed(logs: Sequence[str], shared: Shared, query: Any) -> tuple[Report, L
     On a terminal the answer is drawn anew while it changes. A log that could not be read any more after a while (the
     host no longer accepts the key) has an answer, too: the failure comes with it.
     """
-    from logscope import grammar, reading as readings  # noqa: PLC0415 - help must not pay for the parser
+    from logscope import grammar  # noqa: PLC0415 - help must not pay for the parser
+    from logscope import reading as readings  # noqa: PLC0415
     from logscope.asking import Asked  # noqa: PLC0415
 
     select = shared.select()

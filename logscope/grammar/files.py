@@ -156,7 +156,7 @@ def available() -> list[Path]:
     return [*(find_shipped(name) for name in SHIPPED), *own]
 
 
-def load(extra: Iterable[str | Path] = ()) -> Grammar:
+def load(extra: Iterable[str | os.PathLike[str]] = ()) -> Grammar:
     """Load the shipped grammars, the user's, and the given files; a user's event comes before a shipped one.
 
     Raises

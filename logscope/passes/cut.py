@@ -48,7 +48,7 @@ def kinds(heads: Sequence[Payload], sites: dict[str | None, int]) -> Kinds:
     def number(value: object) -> int:
         return value if isinstance(value, int) and not isinstance(value, bool) and value < 1 << 62 else NONE
 
-    rows = [
+    printed = [
         (
             _CLASSES.get(head.event, OTHER),
             number(head.layer),
@@ -62,8 +62,9 @@ def kinds(heads: Sequence[Payload], sites: dict[str | None, int]) -> Kinds:
         )
         for head in heads
     ]
-    table = np.array(rows, np.int64).reshape(-1, 9)
-    return Kinds(*table.T[:8], table.T[8].astype(np.bool_))
+    table = np.array(printed, np.int64).reshape(-1, 9)
+    what, layer, rows, width, embeds, num, role, site, usable = table.T
+    return Kinds(what, layer, rows, width, embeds, num, role, site, usable.astype(np.bool_))
 
 
 def _last(value: object) -> object:
@@ -71,7 +72,7 @@ def _last(value: object) -> object:
 
 
 class Passes(NamedTuple):
-    """Passes of one scheduler as columns (-1: not known): records ``first`` to ``last``, of which -1 or a place each."""
+    """Passes of one scheduler as columns (-1: not known): records ``first`` to ``last``; else -1 or a record."""
 
     first: np.ndarray
     last: np.ndarray
@@ -99,7 +100,7 @@ def cut(of: Kinds, region: np.ndarray, hidden: int) -> tuple[np.ndarray, Passes]
         width of one state, -1 when it is not known.
     """
     total = len(of.what)
-    role, states = _roles(of, hidden)
+    role, _states = _roles(of, hidden)
     known = np.flatnonzero((of.what != OTHER) & (role >= 0))
     what = of.what[known]
     order = order_of(of)[known]

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import polars as pl
 
-from logscope.model import NO_PREFIX, Payload, Prefix, Segment
+from logscope.model import NO_PREFIX, Payload, Prefix, Segment, num_aux
 from logscope.passes.group import Columns, Group
 from logscope.passes.heads import Heads
 from logscope.passes.lineage import STATE
@@ -21,7 +21,7 @@ from logscope.passes.phases import WHY
 from logscope.passes.segments import OPENERS, PAST, STARTUP, Lives
 from logscope.scan.chunk import joined, taken, whole
 from logscope.tables import schema
-from logscope.tables.tables import Tables
+from logscope.tables.tables import Tables, with_records
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -67,6 +67,7 @@ class Finder:
         self._numbers: dict[Prefix, int] = {}
         self.segments: list[Segment] = []
         self._lives: Lives | None = None
+        self._turned: Lives | None = None
         self._groups: dict[tuple[Any, ...], Group] = {}
         self._keyed: list[tuple[Any, ...]] = []
         self._channel: dict[int, tuple[int, int]] = {}
@@ -79,12 +80,15 @@ class Finder:
         self._time: str | None = None
         self._count = 0
         self._last_numbers: dict[tuple[Any, ...], int] = {}
-        if goes_on is not None and goes_on._lives is not None:
-            self._count = goes_on._count - 1
-            self._turned = goes_on._lives
-            self._last_numbers = {key: group.emitted for key, group in goes_on._groups.items()} | goes_on._last_numbers
-        else:
-            self._turned = None
+        if goes_on is not None:
+            goes_on.hand_over(self)
+
+    def hand_over(self, other: Finder) -> None:
+        """Let another finder go on with this one's life, as its file took the place of this one's."""
+        if self._lives is not None:
+            other._count = self._count - 1
+            other._turned = self._lives
+            other._last_numbers = {key: group.emitted for key, group in self._groups.items()} | self._last_numbers
 
     # -- chunks ----------------------------------------------------------------------------------------------------
 
@@ -92,44 +96,42 @@ class Finder:
         """Take the next chunk; return the next batch, if something is known now."""
         prints = self._columns(chunk)
         times = self._times(chunk, prints)
-        lines = chunk.lines
+        lines, lives = chunk.lines, self._lives
         begun = 0
         print_lines = None
         heard_from = 0
         offsets = prints["offset"]
         for at, (line, offset, said) in enumerate(zip(lines.line, lines.offset, lines.said, strict=True)):
             payload = said[0] if said.__class__ is tuple else said
-            if self._lives is None:
-                if len(offsets) and offsets[0] < offset:
-                    self._open(int(prints["line"][0]), int(offsets[0]))
-                else:
-                    self._open(line, offset)
+            if lives is None:
+                first = len(offsets) and offsets[0] < offset
+                lives = self._open(int(prints["line"][0]), int(offsets[0])) if first else self._open(line, offset)
             prefix = chunk.prefixes[lines.prefix[at]]
             if payload.event not in _HEARD:
                 if payload.event == "decode_stats":
-                    self._lives.see(line, offset, prefix, payload)
+                    lives.see(line, offset, prefix, payload)
                 if not prefix.peeled and payload.kind == "event":
                     if print_lines is None:
                         print_lines = set(prints["line"].tolist())
-                    if line in print_lines and self._lives.here.writers in (1, None):
-                        self._lives.buffers()
+                    if line in print_lines and lives.here.writers in (1, None):
+                        lives.buffers()
                 continue
             if said.__class__ is tuple:
                 payload = self._read(said[1])
             if payload.event in OPENERS:
                 stop = int(np.searchsorted(offsets, offset))
-                if self._lives.ends_with(payload, prefix, served=self._served(prints, begun, stop)):
+                if lives.ends_with(payload, prefix, served=self._served(prints, begun, stop)):
                     self._take(taken(prints, slice(begun, stop)))
                     self._lines(chunk, heard_from, at, times)
                     begun, heard_from = stop, at
                     self._close()
-                    self._open(line, offset)
-            if self._lives.cut:
-                self._lives.foretell(payload)
-            self._lives.see(line, offset, prefix, payload)
-        if self._lives is None and len(offsets):
-            self._open(int(prints["line"][0]), int(offsets[0]))
-        if self._lives is not None:
+                    lives = self._open(line, offset)
+            if lives.cut:
+                lives.foretell(payload)
+            lives.see(line, offset, prefix, payload)
+        if lives is None and len(offsets):
+            lives = self._open(int(prints["line"][0]), int(offsets[0]))
+        if lives is not None:
             self._take(taken(prints, slice(begun, None)))
             self._lines(chunk, heard_from, len(lines), times)
             self._work(final=False)
@@ -200,17 +202,19 @@ class Finder:
 
     # -- lives and schedulers --------------------------------------------------------------------------------------
 
-    def _open(self, line: int, offset: int) -> None:
+    def _open(self, line: int, offset: int) -> Lives:
         self._count += 1
         turned, self._turned = self._turned, None
         if turned is not None:
             # The life goes on in the file that took the place of the one before.
             segment = turned.here
-            self._lives = turned.moved(offset)
+            lives = turned.moved(offset)
         else:
             segment = Segment(self._count, self.file, line)
-            self._lives = Lives(segment, offset)
+            lives = Lives(segment, offset)
+        self._lives = lives
         self.segments.append(segment)
+        return lives
 
     def _close(self) -> None:
         """End a life: everything it holds is known."""
@@ -294,7 +298,7 @@ class Finder:
         if start == stop:
             return
         lines = chunk.lines
-        said = [one for one in lines.said[start:stop]]
+        said = list(lines.said[start:stop])
         kinds = [one[0] if one.__class__ is tuple else one for one in said]
         kept = [at for at, payload in enumerate(kinds) if payload.kind in ("event", "unparsed")]
         if not kept:
@@ -309,7 +313,9 @@ class Finder:
             "segment": np.full(len(kept), self._lives.here.number),
             "lives": np.array([self._lives] * len(kept), object),
             "time": np.array(times[1], object)[np.searchsorted(times[0], offsets, side="right") - 1],
-            "said": np.array([said[at][1] if said[at].__class__ is tuple else said[at] for at in kept] + [None], object)[:-1],
+            "said": np.array(
+                [said[at][1] if said[at].__class__ is tuple else said[at] for at in kept] + [None], object
+            )[:-1],
             "kind": np.array([kinds[at] for at in kept] + [None], object)[:-1],
         }
         self._server.append(rows)
@@ -322,9 +328,9 @@ class Finder:
         for key, group in self._groups.items():
             out = group.work(final=final)
             if out is not None:
-                self._keep(key, group, out)
+                self._keep(key, out)
 
-    def _keep(self, key: tuple[Any, ...], group: Group, out: Columns) -> None:
+    def _keep(self, key: tuple[Any, ...], out: Columns) -> None:
         """Keep passes of a scheduler until they are handed out."""
         assert self._lives is not None
         passes, records, prints, strays = out["passes"], out["records"], out["prints"], out["strays"]
@@ -340,7 +346,10 @@ class Finder:
             last = passes["offset"]
         passes["until"] = last
         records["segment"] = np.full(len(records["line"]), self._lives.here.number)
-        bases = {name: sum(len(part["line" if name != "passes" else "offset"]) for part in self._ready[name]) for name in self._ready}
+        bases = {
+            name: sum(len(part["line" if name != "passes" else "offset"]) for part in self._ready[name])
+            for name in self._ready
+        }
         for name in ("first", "last", "join", "input", "fc", "end"):
             passes[name] = np.where(passes[name] >= 0, passes[name] + bases["records"], -1)
         records["pass"] = records["pass"] + bases["passes"]
@@ -392,10 +401,7 @@ class Finder:
             if held > _HELD:
                 free |= later <= edge
             places = np.flatnonzero(free)
-            if len(places):
-                edge = int(later[places[-1]])
-            else:
-                edge = min(edge, int(begins[0]))
+            edge = int(later[places[-1]]) if len(places) else min(edge, int(begins[0]))
         server = joined(self._server) if self._server else None
         mine = passes["offset"] < edge if passes is not None else np.zeros(0, np.bool_)
         lines = server["offset"] < edge if server is not None else np.zeros(0, np.bool_)
@@ -403,9 +409,7 @@ class Finder:
             return None
         return self._tables(passes, mine, server, lines)
 
-    def _tables(
-        self, passes: Columns | None, mine: np.ndarray, server: Columns | None, lines: np.ndarray
-    ) -> Tables:
+    def _tables(self, passes: Columns | None, mine: np.ndarray, server: Columns | None, lines: np.ndarray) -> Tables:
         """Return a batch of these passes and server lines; keep the others."""
         tables = Tables(files=[self.file], groups=[key[:3] for key in self._keyed], segments=list(self.segments))
         tables.heads, tables.prefixes, tables.read = self._heads.payloads, self._prefixes or [NO_PREFIX], self._read
@@ -429,7 +433,9 @@ class Finder:
             prints["record"] = row_of[prints["record"]]
             prints = taken(prints, np.argsort(prints["offset"], kind="stable"))
             out = prints["record"] < taken_rows
-            self._fill(tables, taken(passes, slice(0, amount)), taken(records, slice(0, taken_rows)), taken(prints, out))
+            self._fill(
+                tables, taken(passes, slice(0, amount)), taken(records, slice(0, taken_rows)), taken(prints, out)
+            )
             rest = {"passes": taken(passes, slice(amount, None)), "records": taken(records, slice(taken_rows, None))}
             rest["prints"] = taken(prints, ~out)
             for name in ("first", "last", "join", "input", "fc", "end"):
@@ -503,7 +509,9 @@ class Finder:
             "time": [own_time or said for own_time, said in zip(times, spoken.tolist(), strict=True)],
             "why": [
                 WHY[number].format(rows=rows, tokens=tokens) or None
-                for number, rows, tokens in zip(*(passes[name].tolist() for name in ("why", "rows", "tokens")), strict=True)
+                for number, rows, tokens in zip(
+                    *(passes[name].tolist() for name in ("why", "rows", "tokens")), strict=True
+                )
             ],
             "rows": nothing(passes["rows"], passes["rows"] >= 0),
             "wide": nothing(passes["wide"] == 1, passes["wide"] >= 0),
@@ -513,7 +521,19 @@ class Finder:
             "region": passes["region"].tolist(),
             "printed": passes["printed"],
         }
-        for name in ("segment", "group", "number", "role", "phase", "evidence", "during", "complete", "offset", "captures", "due_fresh"):
+        for name in (
+            "segment",
+            "group",
+            "number",
+            "role",
+            "phase",
+            "evidence",
+            "during",
+            "complete",
+            "offset",
+            "captures",
+            "due_fresh",
+        ):
             frame[name] = passes[name]
         frame["expected"] = nothing(passes["expected"], passes["expected"] >= 0)
         for name in ("first", "last", "join", "input", "fc", "end"):
@@ -528,8 +548,6 @@ class Finder:
                     frame[f"{side}_{name}"] = nothing(column, there & (passes[f"{side}_slack"] >= 0))
                 else:
                     frame[f"{side}_{name}"] = nothing(column, there)
-        from logscope.tables.tables import with_records
-
         tables.passes = with_records(schema.frame(schema.PASSES, frame), tables.records)
 
     def _fill_server(self, tables: Tables, server: Columns) -> None:
@@ -549,7 +567,10 @@ class Finder:
             "line": server["line"],
             "offset": server["offset"],
             "prefix": server["prefix"],
-            "time": [self._prefixes[number].time or said for number, said in zip(server["prefix"].tolist(), server["time"].tolist(), strict=True)],
+            "time": [
+                self._prefixes[number].time or said
+                for number, said in zip(server["prefix"].tolist(), server["time"].tolist(), strict=True)
+            ],
             "kind": [payload.kind for payload in kinds],
             "event": [payload.event for payload in kinds],
             "site": [payload.site for payload in kinds],
@@ -608,7 +629,6 @@ def _of_heads(heads: list[Payload], numbers: np.ndarray) -> Columns:
     """Return the columns of records that their heads say."""
     used, places = np.unique(numbers, return_inverse=True)
     some = [heads[number] for number in used.tolist()]
-    from logscope.model import num_aux
 
     def last(value: Any) -> int | None:
         return value[-1] if isinstance(value, list) and value and isinstance(value[-1], int) else None

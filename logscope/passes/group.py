@@ -12,7 +12,7 @@ import numpy as np
 
 from logscope.passes import cut as cutting
 from logscope.passes import interleaved, phases, writers
-from logscope.passes.cut import CAPTURE, DRAFT, END, FORWARD, JOIN, NONE, TARGET, Kinds
+from logscope.passes.cut import CAPTURE, DRAFT, END, FORWARD, NONE, TARGET, Kinds
 from logscope.passes.lineage import Lineage
 from logscope.passes.phases import AHEAD, EXTEND, UNKNOWN, Learned, Shown
 from logscope.passes.segments import ANY, CAPTURING, SERVING, WARMING
@@ -68,6 +68,8 @@ class Group:
         self._first_layers: dict[int, int] = {}
         # Of graph capture, as far as passes were handed out: a target, a draft was captured; dummies are over.
         self._captured = (False, False, False)
+        self._learned_to = 0
+        self._doubts: list[set[int]] = []
 
     # -- prints to records ---------------------------------------------------------------------------------------------
 
@@ -103,15 +105,15 @@ class Group:
     _first_open = 0  # the first record that was not handed out
 
     def work(self, *, final: bool = False) -> Columns | None:
-        """Return the passes that are known now: ``passes``, ``records`` and ``prints``, rows of each; None: none are."""
+        """Return the passes known now: ``passes``, ``records`` and ``prints``, rows of each; None: none are."""
         if self._prints:
             prints = joined(self._prints)
             self._prints = [prints]
             if self.number is None and not self._count(prints, final=final):
                 return None
-            prints = self._gather(prints, final=final)
-            if prints is not None:
-                self._told = prints if self._told is None else joined([self._told, prints])
+            gathered = self._gather(prints, final=final)
+            if gathered is not None:
+                self._told = gathered if self._told is None else joined([self._told, gathered])
         if self._records is None or self._told is None:
             return None
         return self._pass(final=final)
@@ -193,9 +195,9 @@ class Group:
     def _voices(
         self, prints: Columns, record: np.ndarray, first: np.ndarray, copies: np.ndarray, same: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Return which print speaks for each record (whole before damaged, then the majority, then the first), and
+        """Return which print speaks for each record, and how many writers printed another value.
 
-        how many writers printed another value.
+        Whole before damaged, then the majority, then the first.
         """
         speaks, differ = first.copy(), np.zeros(len(first), np.int64)
         usable = self.heads.usable[prints["head"]]
@@ -237,15 +239,14 @@ class Group:
             return None
         offset = records["from"][made.first]
         regions = self._regions(made, offset, of)
-        of_pass = self._shown(made, of, records, offset, regions, final=final)
+        of_pass = self._shown(made, of, records, offset, regions)
         ready = self._label(of_pass, made, ends, final=final)
         if ready is None:
             return None
         until, labels = ready
         if until <= self._known:
             return None
-        out = self._hand_out(made, of, number, of_pass, labels, until, total, final=final)
-        return out
+        return self._hand_out(made, of, number, of_pass, labels, until, total, final=final)
 
     def _sorted(self, of: Kinds, number: np.ndarray) -> tuple[Columns, Kinds, np.ndarray]:
         """Put the records of interleaved passes in the order of passes."""
@@ -307,9 +308,11 @@ class Group:
             elif not draft:
                 tokens = int(marks["tokens"][at])
                 rows = int(made.rows[at])
-                if "draft" in names[now] or (captured_drafts and (now == any_ or several)):
-                    now = NONE
-                elif several and tokens > 0 and rows >= 0 and rows % tokens:
+                if (
+                    "draft" in names[now]
+                    or (captured_drafts and (now == any_ or several))
+                    or (several and tokens > 0 and rows >= 0 and rows % tokens)
+                ):
                     now = NONE
             region[at] = now
             if now >= 0:
@@ -328,8 +331,6 @@ class Group:
         records: Columns,
         offset: np.ndarray,
         regions: np.ndarray,
-        *,
-        final: bool,
     ) -> Shown:
         """Return what passes show, with those of this scheduler that are context in front."""
         marks = self.lives.at(offset)
@@ -363,9 +364,7 @@ class Group:
             np.maximum.reduceat(records["doubt"].astype(np.int64), made.first) if len(join) else join,
         )  # fmt: skip
 
-    def _label(
-        self, of: Shown, made: cutting.Passes, ends: int, *, final: bool
-    ) -> tuple[int, phases.Labels] | None:
+    def _label(self, of: Shown, made: cutting.Passes, ends: int, *, final: bool) -> tuple[int, phases.Labels] | None:
         """Label the passes that can be; return how many may be handed out, and the labels of all."""
         lives, learned = self.lives, self.learned
         total = len(of.role)
@@ -375,7 +374,9 @@ class Group:
             part = of.part(slice(max(fresh_from - _CONTEXT, 0), ends))
             missing = _CONTEXT - min(fresh_from, _CONTEXT)
             if missing:
-                part = Shown(*(np.concatenate([np.full(missing, NONE).astype(column.dtype), column]) for column in part))
+                part = Shown(
+                    *(np.concatenate([np.full(missing, NONE).astype(column.dtype), column]) for column in part)
+                )
             verified = learned.verify_rows if not lives.adaptive else 0
             learned.learn(
                 part,
@@ -400,9 +401,6 @@ class Group:
         if not final and not learned.settled:
             until = min(until, ends - AHEAD)
         return until, labels
-
-    _learned_to = 0
-    _doubts: list[set[int]] = []
 
     def _learned_until(self) -> int:
         return self._known + self._learned_to
@@ -467,14 +465,17 @@ class Group:
         usual = max(self._first_layers, key=lambda layer: self._first_layers[layer], default=None)
         target = made.role == TARGET
         joins = np.where(target, self._joins[TARGET], self._joins[DRAFT])
-        ended = np.where(joins, made.join >= 0, np.where(target & self._ends, (last == END) | (made.end >= 0), last != NONE))
+        ended = np.where(
+            joins, made.join >= 0, np.where(target & self._ends, (last == END) | (made.end >= 0), last != NONE)
+        )
         states = np.where(made.join >= 0, of.width[made.join] // max(self._hidden, 1), NONE)
         if usual is None:
             begun = target | (first == FORWARD) | (not self._forwards)
         else:
             captures = (first == CAPTURE) & ((layers == usual) | (states == made.captures))
             begun = np.where(target, captures, (first == FORWARD) | (not self._forwards))
-        return ended & begun
+        both: np.ndarray = ended & begun
+        return both
 
     def _hand_out(
         self,
@@ -539,7 +540,8 @@ class Group:
         draft = made.role[rows] == DRAFT
         fewer = (shown.join_rows[rows] >= 0) & (shown.join_rows[rows] != shown.rows[rows])
         now = (dummy & ~draft, dummy & draft, dummy & draft & fewer)
-        self._captured = tuple(known or bool(mask.any()) for known, mask in zip(self._captured, now, strict=True))
+        was, (targets, drafts, over) = self._captured, now
+        self._captured = (was[0] or bool(targets.any()), was[1] or bool(drafts.any()), was[2] or bool(over.any()))
         mine = (told["record"] >= begin) & (told["record"] < end)
         prints = taken(told, mine)
         out_records = taken(records, kept) | {"pass": number[kept] - start}

@@ -2,7 +2,7 @@
 
 This module is responsible for :func:`untangle` (records to passes) and :func:`label` (phases that rows and values
 prove, order being of no use). It must not know how copies are told. Schedulers of data parallelism share nothing, so
-nothing says whose a record is but the order of a forward, its rows, and a draft's input that is a target's joined state.
+nothing says whose a record is but the order of a forward, its rows, and a draft input that is a joined state.
 """
 
 from __future__ import annotations
@@ -13,7 +13,19 @@ import numpy as np
 
 from logscope.passes.cut import DRAFT, FC, FORWARD, JOIN, NONE, OTHER, TARGET, Kinds, order_of
 from logscope.passes.phases import (
-    DECODE, DRAFT_EXTEND, EXTEND, FULL, LAST, NOTHING, ROWS, UNKNOWN, VERIFY, Labels, Learned, Shown, verifies_not,
+    DECODE,
+    DRAFT_EXTEND,
+    EXTEND,
+    FULL,
+    LAST,
+    NOTHING,
+    ROWS,
+    UNKNOWN,
+    VERIFY,
+    Labels,
+    Learned,
+    Shown,
+    verifies_not,
 )  # fmt: skip
 
 if TYPE_CHECKING:
@@ -25,7 +37,7 @@ _WHOSE = 18
 
 
 def untangle(of: Kinds, keys: np.ndarray, schedulers: int) -> tuple[np.ndarray, np.ndarray, list[set[int]]]:
-    """Return the pass of each record (-1: none), numbered by first record; which passes are open; which may have taken each other's.
+    """Return the pass of each record (-1: none), by first record; which are open; which may have taken each other's.
 
     A scheduler prints one pass at a time. A record goes on with the open pass whose order it rises in, of its model
     and rows. A joined state begins like the first capture of its pass. Where two passes still fit, it goes with the one
@@ -91,7 +103,9 @@ def label(
     source = links(made, records)
     linked = source >= 0
     fewer = linked & (of.rows < of.rows[np.maximum(source, 0)]) & (of.rows >= 0)
-    whole = np.where(of.role == TARGET, (made.join >= 0) & (made.captures == made.captures.max(initial=0)), of.join_rows >= 0)
+    whole = np.where(
+        of.role == TARGET, (made.join >= 0) & (made.captures == made.captures.max(initial=0)), of.join_rows >= 0
+    )
     phase[narrow & learned.wide] = DECODE
     phase[wide & ((kept == FULL) | fewer)] = DRAFT_EXTEND
     v2 = learned.version == "v2"

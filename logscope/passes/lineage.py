@@ -6,7 +6,7 @@ passes back the state stands that its input equals. It must not know rules, nor 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -63,7 +63,9 @@ class Lineage:
         count = len(role)
 
         def states(places: np.ndarray) -> Columns:
-            found = {name: records[name][places] for name in ("norm", "slack", "key", "line", "rounded", "values", "count")}
+            found = {
+                name: records[name][places] for name in ("norm", "slack", "key", "line", "rounded", "values", "count")
+            }
             return found | {"rows": of.rows[places], "width": of.width[places]}
 
         target, draft = (role == TARGET) & real, (role == DRAFT) & real
@@ -154,7 +156,12 @@ def _agreement(read: Columns, join: Columns, topk: int | None) -> np.ndarray:
     # With topk above 1 the accepted rows are moved to the front of each block: row 0 stays, the norm may not.
     loose = (norm < 0) | (topk is None) | (topk is not None and topk > 1)
     found = np.select(
-        [even & (norm == 1) & (head == 1), even & (norm == 1) & (head < 0), even & (head == 1) & loose, ~even & fewer & (head == 1)],
+        [
+            even & (norm == 1) & (head == 1),
+            even & (norm == 1) & (head < 0),
+            even & (head == 1) & loose,
+            ~even & fewer & (head == 1),
+        ],
         [NORM_AND_HEAD, NORM, HEAD, HEAD],
         NONE,
     )
@@ -165,7 +172,8 @@ def _told(read: Columns, join: Columns) -> np.ndarray:
     """Tell whether enough is printed to say that an input is not a joined state."""
     head, norm = same_head(read, join), same_norm(read, join)
     fewer = (read["rows"] >= 0) & (join["rows"] >= 0) & (read["rows"] < join["rows"])
-    return ~((head < 0) & (fewer | (norm < 0)))
+    told: np.ndarray = ~((head < 0) & (fewer | (norm < 0)))
+    return told
 
 
 def _own(read: Columns, output: Columns) -> np.ndarray:

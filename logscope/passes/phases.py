@@ -128,7 +128,7 @@ class Learned:
         return np.where(fewer | last, LAST, np.where(np.isin(of.mode, list(self.full)), FULL, 0))
 
     def learn(self, of: Shown, said: np.ndarray, sized: Callable[[np.ndarray, np.ndarray], np.ndarray]) -> None:
-        """Learn from passes, in order; the first three are those before (role -1: none), for what stands before the fourth.
+        """Learn from passes in order; the first three are those before the fourth (role -1: none).
 
         ``said``: whether a Prefill line of so many tokens stands right behind the draft pass that follows.
         """
@@ -165,14 +165,20 @@ class Learned:
         self.extends_said += int((extend & said[back]).sum())
         self.extends_unsaid += int((extend & ~said[back]).sum())
         share = behind & (of.rows[back] >= 0) & (of.join_rows > 0)
-        parts = np.where(of.rows[back] % np.maximum(of.join_rows, 1) == 0, of.rows[back] // np.maximum(of.join_rows, 1), 0)
+        parts = np.where(
+            of.rows[back] % np.maximum(of.join_rows, 1) == 0, of.rows[back] // np.maximum(of.join_rows, 1), 0
+        )
         for part, count in zip(*np.unique(parts[share], return_counts=True), strict=True):
             self.shares[int(part)] = self.shares.get(int(part), 0) + int(count)
         if self.version is None:
             all_rows = draft & (of.rows > 1) & (kept == FULL)
             fewer = behind & (kept == LAST) & (of.rows >= 0) & (of.rows < of.rows[back])
             lasts = draft & (of.wide == 1) & decode[back] & (kept == LAST)
-            firsts = [(int(np.flatnonzero(mask)[0]), number) for number, mask in enumerate((all_rows, fewer, lasts)) if mask.any()]
+            firsts = [
+                (int(np.flatnonzero(mask)[0]), number)
+                for number, mask in enumerate((all_rows, fewer, lasts))
+                if mask.any()
+            ]
             if firsts:
                 number = min(firsts)[1]
                 self.version = "v1" if number else "v2"
@@ -193,13 +199,14 @@ class Learned:
             return np.zeros(len(rows), np.bool_)
         kept = np.maximum(kept, 1)
         share = np.array([self.shares.get(part, 0) for part in (rows // kept).tolist()])
-        return (rows % kept != 0) | (4 * share < total)
+        odd: np.ndarray = (rows % kept != 0) | (4 * share < total)
+        return odd
 
 
 def decodes(of: Shown) -> np.ndarray:
     """Tell which passes are decode steps of the draft: a draft pass before it, and one state a row."""
     back = np.roll(np.arange(len(of.role)), 1)
-    found = (of.role == DRAFT) & (of.role[back] == DRAFT) & (of.wide != 1) & (of.rows[back] != 0)
+    found: np.ndarray = (of.role == DRAFT) & (of.role[back] == DRAFT) & (of.wide != 1) & (of.rows[back] != 0)
     found &= (of.region == of.region[back]) & ~(of.doubt[back] > 0)
     found[:1] = False
     return found
@@ -293,7 +300,7 @@ def label(
     if lives.padded:
         rule(served, UNKNOWN, NOTHING, 19)
     if (~served).any():
-        _captured(of, learned, lives, rule, version)
+        _captured(of, learned, lives, rule)
 
     # Targets.
     if learned.drafts:
@@ -378,7 +385,7 @@ def verifies_not(rows: np.ndarray, tokens: np.ndarray, verified: int) -> np.ndar
     return (rows >= 0) & np.where(tokens > 0, rows % np.maximum(tokens, 1) != 0, unknown)
 
 
-def _captured(of: Shown, learned: Learned, lives: Lives, rule: Callable[..., None], version: str | None) -> None:
+def _captured(of: Shown, learned: Learned, lives: Lives, rule: Callable[..., None]) -> None:
     """Label passes with dummy input, run while graphs are captured."""
     for number in np.unique(of.region[of.region >= 0]).tolist():
         what = lives.regions[number]
@@ -414,7 +421,7 @@ def _alone(of: Shown, learned: Learned, lives: Lives, rule: Callable[..., None])
     named, near = np.zeros(len(rows), np.bool_), np.zeros(len(rows), np.bool_)
     named[mine], near[mine] = lives.named(of.offset[mine], rows[mine], tokens[mine], REACH)
     odd = (rows >= 0) & (tokens > 0) & (rows % np.maximum(tokens, 1) != 0)
-    many = (tokens > 0) & (0 < lives.most_running * tokens) & (lives.most_running * tokens < rows)
+    many = (tokens > 0) & (lives.most_running * tokens > 0) & (lives.most_running * tokens < rows)
     every = lives.prefill_lines and learned.targets <= lives.prefill_lines
     rule(target & named, EXTEND, SERVER)
     rule(target & near & (odd | many | (tokens < 0) | bool(every)), EXTEND, SERVER)
@@ -437,4 +444,4 @@ def _alone(of: Shown, learned: Learned, lives: Lives, rule: Callable[..., None])
     rule(target, UNKNOWN, NOTHING, 17)
 
 
-__all__ = ["ANY", "AHEAD", "WHY", "Labels", "Learned", "Shown", "label", "printed_phase"]
+__all__ = ["AHEAD", "ANY", "WHY", "Labels", "Learned", "Shown", "label", "printed_phase"]

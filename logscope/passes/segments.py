@@ -171,7 +171,15 @@ class Lives:
             if self.region not in self.regions:
                 self.regions.append(self.region)
             region = self.regions.index(self.region)
-        now = (self.ready, self.loaded or self.foretold, self.started, self.active, region, self.steps_now, self.tokens_now)
+        now = (
+            self.ready,
+            self.loaded or self.foretold,
+            self.started,
+            self.active,
+            region,
+            self.steps_now,
+            self.tokens_now,
+        )
         if not self._marks or self._marks[-1][1:] != now:
             self._marks.append((offset, *map(int, now)))
 
@@ -231,7 +239,7 @@ class Lives:
         edges = np.append(offsets, 1 << 62)
         for offset, tokens in self.prefills:
             behind = int(np.searchsorted(offsets, offset)) - passes
-            if 0 <= behind and behind + passes < len(edges) and rows[behind] == tokens:
+            if behind >= 0 and behind + passes < len(edges) and rows[behind] == tokens:
                 said[behind] = True
         return said
 
@@ -240,8 +248,8 @@ class Lives:
     ) -> tuple[np.ndarray, np.ndarray]:
         """Tell which target passes a Prefill line names by their rows, and which it may name.
 
-        A line stands before its extend, or up to ``reach`` passes behind it: a log has its usual place, which is learned
-        from rows that no verify has. Without it, a line right before a pass names it.
+        A line stands before its extend, or up to ``reach`` passes behind it: a log has its usual place, which is
+        learned from rows that no verify has. Without it, a line right before a pass names it.
         """
         may, places = np.zeros(len(offsets), np.bool_), []
         learned: Counter[int] = Counter()
@@ -263,7 +271,9 @@ class Lives:
             named[own] = True
         if known is not None:
             # A line that names the pass in its usual place names no other.
-            may = named | np.isin(np.arange(len(offsets)), [p for at, fits in places if at - known not in fits for p in fits])
+            may = named | np.isin(
+                np.arange(len(offsets)), [p for at, fits in places if at - known not in fits for p in fits]
+            )
         return named, may
 
     def may_hide(self, version: str | None) -> bool:
@@ -381,6 +391,7 @@ class Lives:
             self._rates = fits if self._rates is None else self._rates & fits
             if self.here.num_draft_tokens is None:
                 self.tokens_now = next(iter(self._rates)) if len(self._rates) == 1 else -1
+
 
 def _setting(steps: object, tokens: object) -> tuple[int, int]:
     if not isinstance(steps, int) or not isinstance(tokens, int) or not 0 < tokens < _MOST:

@@ -123,12 +123,10 @@ def are_buffered(prints: Prints, number: int) -> bool:
     return float(np.median(apart)) > 4 * number
 
 
-def gather(
-    prints: Prints, number: int, *, buffered: bool, final: bool
-) -> tuple[np.ndarray, np.ndarray, int]:
-    """Return the record of each print (-1: it cannot be told), numbered in true order; which prints are in doubt;
+def gather(prints: Prints, number: int, *, buffered: bool, final: bool) -> tuple[np.ndarray, np.ndarray, int]:
+    """Return the record of each print (-1: it cannot be told), which are in doubt, and how many are told.
 
-    and how many of the prints are told.
+    Records are numbered in true order.
 
     number
         how many writers print every record.
@@ -168,7 +166,7 @@ def gather(
 
 
 def _sorted(names: np.ndarray) -> np.ndarray:
-    """Return the stable order of names that are well mixed: their high bits with the place below sort several times as fast."""
+    """Return the stable order of well mixed names: high bits with the place below sort several times faster."""
     count = len(names)
     bits = np.uint64(max(1, (count - 1).bit_length()))
     mixed = names.view(np.uint64) * np.uint64(0x9E3779B97F4A7C15)
@@ -221,7 +219,11 @@ def _segments(prints: Prints, number: int) -> tuple[np.ndarray, np.ndarray]:
         last_of[order] = np.arange(total)
         lasts = order[place[firsts] + count[firsts] - 1]
         later = np.searchsorted(begins, lasts, side="right")
-        until = np.where(later < len(begins), ends[np.minimum(later, len(begins) - 1)], total - 1) if len(begins) else np.full(len(firsts), total - 1)
+        until = (
+            np.where(later < len(begins), ends[np.minimum(later, len(begins) - 1)], total - 1)
+            if len(begins)
+            else np.full(len(firsts), total - 1)
+        )
         np.add.at(cover, firsts, 1)
         np.add.at(cover, until + 1, -1)
     standing = np.cumsum(cover[:-1])
@@ -251,7 +253,7 @@ def _segments(prints: Prints, number: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _regular(prints: Prints, starts: np.ndarray, number: int) -> np.ndarray:
-    """Number the records of regular segments, by the place of their first print."""
+    """Give numbers to the records of regular segments, by the place of their first print."""
     total = len(prints.text)
     segment = np.zeros(total, np.int64)
     segment[starts] = 1
@@ -271,7 +273,7 @@ def _regular(prints: Prints, starts: np.ndarray, number: int) -> np.ndarray:
 
 
 def _odd(prints: Prints, number: int, *, buffered: bool, marked: bool) -> tuple[np.ndarray, np.ndarray]:
-    """Number the records of prints that are not regular (-1: it cannot be told), and say which are in doubt.
+    """Give numbers to the records of prints that are not regular (-1: it cannot be told), and say which are in doubt.
 
     A text of its own that stands there n times is one record, wherever the others stand. What is left (copies that are
     lost or differ, texts that passes repeat) is told by its kind and neighbours, as long as ranks stay in one pass.
@@ -339,7 +341,7 @@ def _left_over(prints: Prints, epoch: np.ndarray, places: np.ndarray, number: in
 
 
 def _by_kinds(prints: Prints, epoch: np.ndarray, number: int, *, final: bool) -> tuple[np.ndarray, int]:
-    """Number records by family: n neighbours of one kind and shape are n copies, whatever their values.
+    """Give numbers to records by family: n neighbours of one kind and shape are n copies, whatever their values.
 
     Returns numbers and how many prints from the beginning are told; 0 when a copy is missing or stands elsewhere.
     """
@@ -387,7 +389,7 @@ def _by_kinds(prints: Prints, epoch: np.ndarray, number: int, *, final: bool) ->
 def _by_neighbours(
     prints: Prints, epoch: np.ndarray, places: np.ndarray, number: int, *, final: bool
 ) -> tuple[np.ndarray, int]:
-    """Number records print by print where prints are flushed: a record is closed when ranks have gone past it.
+    """Give numbers to records print by print where prints are flushed: a record is closed when ranks have gone past it.
 
     Returns numbers and how many prints are told: up to the last place where no record of the pass lacks a copy.
     """
@@ -414,7 +416,9 @@ def _by_neighbours(
             found = next((older for older in range(len(size) - 1, begun - 1, -1) if takes(older, at)), None)
         if found is None:
             found = len(size)
-            if (opens[at] and (not size or kind[at] != kind[last[-1]])) or (size and begun_at[at] != begun_at[last[-1]]):
+            if (opens[at] and (not size or kind[at] != kind[last[-1]])) or (
+                size and begun_at[at] != begun_at[last[-1]]
+            ):
                 begun = found
                 told = at if all(one >= number for one in size) or at - told > 8 * number else told
             size.append(0)
@@ -427,7 +431,7 @@ def _by_neighbours(
 
 
 def _by_places(prints: Prints, number: int, *, marked: bool) -> np.ndarray:
-    """Number records by the place rule: every writer stands at a place of one sequence of records.
+    """Give numbers to records by the place rule: every writer stands at a place of one sequence of records.
 
     A print is the next record of a writer behind, by its text; else, of a writer behind whose next record is of the
     same kind, another value: that writer differs; else a new record. Where prints are buffered, lines in a row are one
@@ -507,14 +511,23 @@ class _Walk:
             if hit is not None:
                 writer = self._moved(hit[0], hit[1], at)
                 last = len(self.texts) - 1
-        if writer is None and place[current] < last and self.families[place[current] + 1] == family and often < self.number:
+        if (
+            writer is None
+            and place[current] < last
+            and self.families[place[current] + 1] == family
+            and often < self.number
+        ):
             writer = current  # another value: this writer differs
         if writer is None and not follows:
             # The writer that prints cannot go on like this: another one's buffer begins, where that one stands.
             due = (w for w in range(self.number) if w != current and place[w] < last)
             writer = next((w for w in due if self.families[place[w] + 1] == family), None)
         if writer is None:
-            writer = current if place[current] == last else next((w for w in range(self.number) if place[w] == last), current)
+            writer = (
+                current
+                if place[current] == last
+                else next((w for w in range(self.number) if place[w] == last), current)
+            )
             if place[writer] != last:
                 # Nobody stands at the end: what this writer lost stands between.
                 place[writer] = self._insert(place[writer] + 1, text, family) - 1

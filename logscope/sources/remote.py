@@ -11,12 +11,12 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from logscope.sources.blocks import BLOCK_SIZE, LINE_SLACK, Block
 from logscope.errors import UsageError
 from logscope.fetch import Chunk, Options, Spec, cached, parse, remote_follow, ssh_command
-from logscope.sources.tail import Tail, tail_blocks
+from logscope.sources.blocks import BLOCK_SIZE, LINE_SLACK, Block
 from logscope.sources.inputs import expand
 from logscope.sources.streams import Source
+from logscope.sources.tail import Tail, tail_blocks
 
 if TYPE_CHECKING:
     import threading
