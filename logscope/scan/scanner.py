@@ -23,11 +23,13 @@ from logscope.grammar.records import Anchored
 from logscope.model import NO_PREFIX, Accounting, Payload, Prefix
 from logscope.scan.chunk import PAYLOADS, PRINTS, VALUES, Chunk, Lines, columns, value_keys
 from logscope.scan.line_kinds import DIGITS, Template, learn
+from logscope.scan.outer import Outer, within
 from logscope.scan.pending import REMEMBERED, Found, Pending
 
 if TYPE_CHECKING:
-    from logscope.sources.blocks import Block
     from logscope.grammar import Grammar
+    from logscope.sources.blocks import Block
+    from logscope.sources.places import Places
 
 # Lines with bytes that are not UTF-8 that are listed by number.
 LISTED_LINES = 50
@@ -89,12 +91,12 @@ class Scanner:
         """Take the next block; return what is complete."""
         if block.gap:
             self._pending.close("lines were left out behind it")
-        build = _Build(block.offset + len(block.data), len(block.data))
-        build.chunk.accounting.bytes = len(block.data)
-        build.chunk.accounting.lines = block.newlines or block.data.count(b"\n")
+        size, lines = block.read or (len(block.data), block.newlines or block.data.count(b"\n"))
+        build = _Build(block, size)
+        build.chunk.accounting.bytes, build.chunk.accounting.lines = size, lines
         if block.data:
             self._lines(block, build)
-        self._open_line = bool(block.data) and not block.data.endswith(b"\n")
+        self._open_line = bool(block.data) and not block.data.endswith(b"\n") and block.read is None
         if block.final:
             self._pending.close()
             if self._undecoded:
@@ -140,7 +142,7 @@ class Scanner:
         self, odd: list[int], starts: np.ndarray, block: Block, build: _Build, first_line: int, total: int
     ) -> None:
         """Read lines exactly, and those behind them while a record waits for what follows it."""
-        pending, data, base = self._pending, memoryview(block.data), block.offset
+        pending, data = self._pending, memoryview(block.data)
         ends = np.append(starts[1:] - 1, len(block.data) - block.data.endswith(b"\n"))
         read = np.zeros(total, np.bool_)
         for number in odd:
@@ -149,7 +151,7 @@ class Scanner:
             while at < total and not read[at] and (at == number or pending.waiting):
                 start = int(starts[at])
                 raw = bytes(data[start : int(ends[at])])
-                pending.line(raw, first_line + at, base + start, continues=block.continues and at == 0)
+                pending.line(raw, build.outer.here(first_line + at, start), continues=block.continues and at == 0)
                 read[at] = True
                 at += 1
         build.drop(np.flatnonzero(read) + first_line)
@@ -413,9 +415,11 @@ class Scanner:
 class _Build:
     """A chunk while it is filled."""
 
-    def __init__(self, end: int, size: int) -> None:
+    def __init__(self, block: Block, size: int) -> None:
         self.chunk = Chunk.empty()
-        self.chunk.end, self.chunk.size = end, size
+        self.chunk.end, self.chunk.size = block.offset + len(block.data), size
+        self.outer = Outer(block)
+        self._block = block
         self.prints: list[dict[str, np.ndarray]] = []
         self.bulk = 0
         self._prefixes: dict[int, int] = {}
@@ -511,6 +515,20 @@ class _Build:
                         self.line(*row)
         self.bulk = sum(len(part["line"]) for part in self.prints) + len(self.chunk.lines)
         self.chunk.accounting.whole += self.bulk
+        if self._block.places is not None:
+            self._into_the_file(self._block.places)
+
+    def _into_the_file(self, places: Places) -> None:
+        """Give what was found in bulk its place in the file, and what a collector said around it."""
+        lines = self.chunk.lines
+        server = {"offset": np.array(lines.offset, np.int64), "prefix": np.array(lines.prefix, np.int64)}
+        for part in (*self.prints, server):
+            line, offset, record = places.find(part["offset"] - self._block.offset)
+            first, number = distinct(part["prefix"].astype(np.int64) * len(places.times) + record)
+            pairs = zip(record[first].tolist(), part["prefix"][first].tolist(), strict=True)
+            around = [self.prefix(within(self.outer.of(one), self.chunk.prefixes[inner])) for one, inner in pairs]
+            part |= {"line": line, "offset": offset, "prefix": np.array(around, np.int32)[number]}
+        lines.line, lines.offset, lines.prefix = (server[name].tolist() for name in ("line", "offset", "prefix"))
 
     def found(self, found: Found) -> None:
         """Add what was read exactly."""
@@ -528,19 +546,25 @@ class _Build:
         if self._exact:
             rows = list(zip(*self._exact, strict=True))
             texts = [text.encode("latin-1").decode("utf-8", "replace") for text in rows[4]]
-            made = {name: np.array(rows[at], PRINTS[name]) for at, name in enumerate(("line", "offset", "prefix", "payload"))}
+            made = {
+                name: np.array(rows[at], PRINTS[name])
+                for at, name in enumerate(("line", "offset", "prefix", "payload"))
+            }
             made["text"] = pl.Series(texts).hash().to_numpy()
             self.prints.append(made)
         if self.prints:
             parts = self.prints
-            prints = {name: np.concatenate([part[name] for part in parts]).astype(kind) for name, kind in PRINTS.items()}
+            prints = {
+                name: np.concatenate([part[name] for part in parts]).astype(kind) for name, kind in PRINTS.items()
+            }
             if len(parts) > 1:
                 order = np.argsort(prints["offset"], kind="stable")
                 prints = {name: column[order] for name, column in prints.items()}
             chunk.prints = prints
         if self._payloads:
             chunk.payloads = {
-                name: np.concatenate([part[name] for part in self._payloads]).astype(kind) for name, kind in PAYLOADS.items()
+                name: np.concatenate([part[name] for part in self._payloads]).astype(kind)
+                for name, kind in PAYLOADS.items()
             }
             chunk.values = np.concatenate(self._values)
         lines = chunk.lines

@@ -44,17 +44,27 @@ def unwrap(blocks: Iterable[Block | None], warn: Callable[[str], None] = lambda 
     """
     layers: list[_Layer] = []
     recent: deque[tuple[bool, ...]] = deque(maxlen=_RECENT)
+    size = lines = 0  # of the file, read since the last block was given
     for block in blocks:
         if block is None:
             yield None
             continue
-        ready = [block]
-        for layer in layers:
-            ready = [inner for outer in ready for inner in layer.take(outer)]
-        while ready and len(layers) < _LAYERS and (found := _wrapper(ready[0], recent, first=not layers)):
-            layers.append(found)
-            recent.clear()
-            ready = [inner for outer in ready for inner in found.take(outer)]
+        ready = physical = [block]
+        for number in range(_LAYERS):
+            if number == len(layers):
+                if not ready or (found := _wrapper(ready[0], recent, first=not layers)) is None:
+                    break
+                layers.append(found)
+                recent.clear()
+            ready = [inner for outer in ready for inner in layers[number].take(outer)]
+            if isinstance(layers[number], _Utf16):  # lines are those of its signs, not of its bytes
+                physical = ready
+        if layers:
+            size += len(block.data)
+            lines += sum(part.newlines or part.data.count(b"\n") for part in physical)
+            lines += bool(block.final and physical[-1].data) and not physical[-1].data.endswith(b"\n")
+            for part in ready:
+                part.read, size, lines = (size, lines), 0, 0
         yield from ready
         if block.final:
             for layer in layers:
