@@ -599,7 +599,7 @@ VARIANTS = [
     own(f"gpu-01: {UNIT_A}gpu-02: {UNIT_B}gpu-01: {UNIT_A}gpu-02: {UNIT_B}", "accept", table("accept", accept_len_mean=[2.80, 1.00]), "pdsh"),
     own(f"a-1  | {UNIT_A}b-1  | {UNIT_B}" * 2, "accept", table("accept", accept_len_mean=[2.80, 1.00]), "docker compose"),
     own(f"[pod/a-0/sglang] {UNIT_A}[pod/b-0/sglang] {UNIT_B}" * 2, "check", fires("A101"), "kubectl logs --prefix"),
-    own(f"llm-a sglang {UNIT_A}llm-b sglang {UNIT_B}" * 2, "accept", table("accept", accept_len_mean=[2.80, 1.00]), "stern", pending=True),
+    own(f"llm-a sglang {UNIT_A}llm-b sglang {UNIT_B}" * 2, "accept", table("accept", accept_len_mean=[2.80, 1.00]), "stern"),
     own([UNIT_A * 2, UNIT_B * 2], "check", fires("A101"), "a file for each server"),
     # JSON around the line
     *(

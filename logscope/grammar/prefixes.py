@@ -79,7 +79,7 @@ _IP = r"[0-9a-fA-F.:]+"
 _MADE = r"[a-z0-9][a-z0-9.-]{0,60}-[bcdfghjklmnpqrstvwxz2456789]{5}"
 _UNIT = rf"(?P<origin_unit>[^\s\[\]:]+)\[(?P<pid>{_N})\]: ?"
 # What a process prints itself, and the bare words that collectors print.
-_OWN = frozenset({"SGLang", "Rust tracing", "formatter", "logging", "glog", "vLLM", "TensorRT-LLM", "llama.cpp"})
+OWN = frozenset({"SGLang", "Rust tracing", "formatter", "logging", "glog", "vLLM", "TensorRT-LLM", "llama.cpp"})
 _BARE = frozenset({"docker compose", "llama.cpp router", "stern", "srun", "pdsh"})
 _FORMS = tuple(
     Form(name, pattern, first, outer=name in _BARE)
@@ -168,7 +168,7 @@ def layers(text: str, at: int = 0, taught: Sequence[Form] = ()) -> Iterator[tupl
                 break
         else:
             return
-        outside = outside and form.name not in _OWN
+        outside = outside and form.name not in OWN
         at = found.end()
         yield form, found
 

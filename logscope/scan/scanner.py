@@ -49,7 +49,7 @@ _NOUGHTS = bytes.maketrans(DIGITS, b"0" * 10)
 
 
 class Kind(NamedTuple):
-    """A kind of line that is one record behind a prefix: its anchor, a template of its text, one payload of the kind."""
+    """A kind of line that is one record behind a prefix: its anchor, a template of its text, a payload of the kind."""
 
     anchor: bytes
     template: Template
