@@ -30,8 +30,7 @@ from logscope.check import Checker
 from logscope.errors import GrammarError
 from logscope.grammar import inside_quotes, proof
 from logscope.model import ForwardPass, Payload, ServerEvent
-from doors import Parser
-from logscope.passes import Labeller
+from doors import Parser, label
 from logscope.queries.accept import Accept
 from logscope.queries.captures import Captures
 from logscope.queries.config import Config
@@ -283,10 +282,9 @@ REAL += [log.read_bytes() for log in CASE_LOGS]
 
 def read(data: bytes, *, keep_copies: bool = True) -> tuple[Parser, list[Item]]:
     """Parse and label bytes."""
-    parser, labeller = Parser(GRAMMAR, "x.log"), Labeller("x.log", keep_copies=keep_copies)
-    items = list(labeller.feed(parser.feed(Block("x.log", 0, 1, data, final=True))))
-    items += labeller.feed(parser.close())
-    return parser, items + labeller.close()
+    parser = Parser(GRAMMAR, "x.log")
+    parser.feed(Block("x.log", 0, 1, data, final=True))
+    return parser, label(data, keep_copies=keep_copies)
 
 
 def questions() -> list[Any]:

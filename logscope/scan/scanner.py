@@ -35,7 +35,8 @@ if TYPE_CHECKING:
 LISTED_LINES = 50
 # A kind of line gets a template when it has been read so often, and none when there are that many kinds.
 _SIGHTINGS = 8
-_KINDS = 512
+_KINDS = 4096
+_NONE = -1  # sightings of a kind that is no record, whatever its digits so far
 # A line longer than this is not remembered, nor learned from.
 _LONG_LINE = 4096
 _CR = 13
@@ -45,6 +46,7 @@ _NORM_SLACK = 5e-5  # half the last of four printed decimals
 _COLUMNS = tuple(name for name in Payload.__slots__ if name not in ("fields", "length"))
 # Kinds of lines whose numbers are wanted in every question: read where they are found.
 _READ = frozenset({"decode_stats", "prefill_stats"})
+_ESCAPED = re.compile("[\udc80-\udcff]")
 _NOUGHTS = bytes.maketrans(DIGITS, b"0" * 10)
 
 
@@ -325,9 +327,12 @@ class Scanner:
             return
         if Anchored(grammar, text).quoted(at, 0):
             return  # It is counted every time.
+        if seen != _NONE and not _due(self._kinds, key):
+            return
         reading = grammar.read(text, at, anchor, len(text))
         if reading is None:
             if grammar.digited_finder.search(key) is None:
+                self._kinds[key] = _NONE
                 if len(self._refused) >= REMEMBERED:
                     self._refused.clear()
                 self._refused.add(line.translate(_NOUGHTS))
@@ -335,7 +340,7 @@ class Scanner:
         payload = reading.payload
         if payload.kind != "event" or payload.intact != "whole" or reading.open is not None or payload.site is not None:
             return
-        if reading.end != len(text) or not _due(self._kinds, key):
+        if reading.end != len(text):
             return
         same = [getattr(payload, name) for name in _COLUMNS]
 
@@ -590,20 +595,11 @@ def _cut(data: bytes) -> tuple[pl.Series, np.ndarray, int]:
     try:
         return pl.read_lines(data).to_series(), np.zeros(0, np.int64), 0
     except pl.exceptions.ComputeError:
-        fixed, at, wrong = bytearray(data), 0, 0
-        view = memoryview(data)
-        bad: list[int] = []
-        while True:
-            try:
-                codecs.utf_8_decode(view[at:], "strict", True)
-                break
-            except UnicodeDecodeError as error:
-                fixed[at + error.start : at + error.end] = b"?" * (error.end - error.start)
-                bad.append(at + error.start)
-                wrong += error.end - error.start
-                at += error.end
-        newlines = np.flatnonzero(np.frombuffer(data, np.uint8) == 10)
-        return pl.read_lines(bytes(fixed)).to_series(), np.unique(np.searchsorted(newlines, bad)), wrong
+        fixed = _ESCAPED.sub("?", data.decode("utf-8", "surrogateescape")).encode()
+        raw = np.frombuffer(data, np.uint8)
+        bad = np.flatnonzero(raw != np.frombuffer(fixed, np.uint8))
+        lines = np.unique(np.searchsorted(np.flatnonzero(raw == ord("\n")), bad))
+        return pl.read_lines(fixed).to_series(), lines, len(bad)
 
 
 def _one_pass(grammar: Grammar) -> str | None:
