@@ -18,10 +18,12 @@ from logscope.errors import UsageError
 from logscope.model import Accounting, ServerEvent
 from logscope.passes.finder import Finder
 from logscope.report import Context
+from logscope.scan.labels import Labels
 from logscope.scan.scanner import LISTED_LINES, Scanner
 from logscope.sources.blocks import Block
 from logscope.sources.inputs import expand, is_remote
 from logscope.sources.tail import follow
+from logscope.sources.unwrap import unwrap
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -152,7 +154,7 @@ def reader(grammar: Grammar) -> Callable[[bytes], Payload]:
 def _chunks(source: Source, grammar: Grammar) -> Iterator[Chunk]:
     """Yield what each block of a source says; of a large one from a thread that reads ahead."""
     scanner = Scanner(grammar)
-    blocks = source.blocks(size=BLOCK)
+    blocks = unwrap(source.blocks(size=BLOCK), source.warn, lambda: Labels(grammar))
     if source.size is not None and source.size < _AHEAD:
         yield from map(scanner.feed, blocks)
         return
@@ -229,7 +231,8 @@ def followed_batches(
     finder: Finder | None = None
     last: Finder | None = None
     scanner = Scanner(grammar)
-    for block in _followed_blocks(_one(what), stop=stop, idle=idle, warn=_noting(reading, warn)):
+    warn = _noting(reading, warn)
+    for block in unwrap(_followed_blocks(_one(what), stop=stop, idle=idle, warn=warn), warn, lambda: Labels(grammar)):
         if block is None:
             yield None
             continue

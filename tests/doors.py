@@ -9,9 +9,12 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Any
 
+import numpy as np
+
 from logscope import grammar as grammars
 from logscope.model import Accounting, Occurrence, Payload
 from logscope.passes.finder import Finder
+from logscope.passes.writers import Prints, gather
 from logscope.reading import reader
 from logscope.scan.chunk import Chunk
 from logscope.scan.scanner import Scanner
@@ -82,3 +85,12 @@ def tables(data: bytes, *, step: int | None = None, file: str = "log") -> Tables
 def label(data: bytes, *, keep_copies: bool = True, step: int | None = None) -> list[Any]:
     """Return the items of a log: segments, forward passes with their phases, server lines."""
     return list(tables(data, step=step).items(copies=keep_copies))
+
+
+def gathered(rows: list[tuple[int, int, int, bool, bool, int]], writers: int, *, buffered: bool) -> list[int]:
+    """Return the record of each print; a row is (text, kind, family, own, opens, writer), as ``writers.Prints``."""
+    kinds = (np.uint64, np.int64, np.int64, np.bool_, np.bool_, np.int64)
+    columns = (np.array(column, kind) for column, kind in zip(zip(*rows, strict=True), kinds, strict=True))
+    record, told = gather(Prints(*columns), writers, buffered=buffered, final=True)
+    assert told == len(rows)
+    return record.tolist()

@@ -467,8 +467,6 @@ def test_files_without_a_size_are_read():
 @pytest.mark.parametrize(
     ("data", "word"),
     [
-        ("wide\n".encode("utf-16"), "UTF-16"),
-        (b"\xfe\xff" + "wide\n".encode("utf-16-be"), "UTF-16"),
         (b"PK\x03\x04" + bytes(50), "zip"),
         (b"\x04\x22\x4d\x18" + bytes(50), "lz4"),
         (b"a.log".ljust(257, b"\0") + b"ustar" + bytes(300), "tar"),

@@ -14,6 +14,7 @@ from logscope import grammar as grammars
 from logscope.errors import GrammarError, Message, NothingRecognised, Where, did_you_mean
 from logscope.grammar.prefixes import layers
 from logscope.report import Column, Report, Table
+from logscope.scan.outer import Here
 from logscope.scan.pending import Pending
 
 if TYPE_CHECKING:
@@ -111,7 +112,7 @@ def explain_line(line: str, extra: Iterable[str | Path] = ()) -> Explanation:
     data = line.rstrip("\r\n").encode("utf-8", "surrogateescape")
     parser = Pending(known)
     for number, text in enumerate(data.split(b"\n")):
-        parser.line(text, 1 + number, data.find(text) if number else 0)
+        parser.line(text, Here(1 + number, data.find(text) if number else 0))
     parser.close()
     found = [(one.line, one.offset, one.prefix, one.payload) for one in parser.out]
     records = [one for one in found if one[3].kind != "mark"]

@@ -41,7 +41,7 @@ class Form:
     """One form of a prefix: a pattern whose named groups are the parts of :class:`~logscope.model.Prefix`.
 
     ``time``, or ``date`` (or ``year``, ``month``, ``day``), ``clock`` and ``zone``; ``pid``, ``dp_rank``, ``pp_rank``,
-    ``tp_rank``, ``ep_rank``; ``ranks`` (`` TP0 EP1``); ``labels`` (``a="b", c="d"``); ``origin``, and whatever begins
+    ``tp_rank``, ``ep_rank``; ``ranks`` (`` TP0 EP1``); ``rank``, of no known kind, and what begins so; ``labels`` (``a="b", c="d"``); ``origin``, and whatever begins
     so, joined in the order of the pattern; ``level``. ``first``: the characters it can begin with (``0`` any digit,
     ``a`` any letter). An ``outer`` form is a bare word that only a collector prints: it is none behind what the process
     itself prints. ``taught`` forms stand in a grammar file, and their patterns are those of ``regex``; ``overtimes``
@@ -79,7 +79,7 @@ _IP = r"[0-9a-fA-F.:]+"
 _MADE = r"[a-z0-9][a-z0-9.-]{0,60}-[bcdfghjklmnpqrstvwxz2456789]{5}"
 _UNIT = rf"(?P<origin_unit>[^\s\[\]:]+)\[(?P<pid>{_N})\]: ?"
 # What a process prints itself, and the bare words that collectors print.
-_OWN = frozenset({"SGLang", "Rust tracing", "formatter", "logging", "vLLM", "TensorRT-LLM", "llama.cpp"})
+OWN = frozenset({"SGLang", "Rust tracing", "formatter", "logging", "glog", "vLLM", "TensorRT-LLM", "llama.cpp"})
 _BARE = frozenset({"docker compose", "llama.cpp router", "stern", "srun", "pdsh"})
 _FORMS = tuple(
     Form(name, pattern, first, outer=name in _BARE)
@@ -114,6 +114,11 @@ _FORMS = tuple(
         ("stamp", "0", rf"{_STAMP}[ \t]+"),
         ("Ray", "(", rf"\((?:(?P<origin>[A-Za-z_][\w.:<>-]*) )?pid=(?P<pid>{_N})(?:, ip=(?P<origin_ip>{_IP}))?\) ?"),
         ("Ray", "(", rf"\((?P<origin>raylet|gcs_server|autoscaler)(?:, ip=(?P<origin_ip>{_IP}))?(?: [\w+]+)?\) ?"),
+        (
+            "glog",
+            "[a",
+            rf"\[?[IWEF](?P<month>\d\d?)(?P<day>\d\d) {_CLOCK} +(?:(?P<pid>{_N}) +)?[\w./-]+:\d+\] ?",
+        ),
         ("vLLM", "a", rf"{_LEVEL} (?P<date>\d\d-\d\d) (?P<clock>\d\d:\d\d:\d\d)(?:\.\d+)? \[?[\w./-]+:\d+\] ?"),
         ("kubectl", "[", r"\[(?P<origin>pod/[^\]\s]+)\] ?"),
         ("torchrun", "[", r"\[(?P<origin>[A-Za-z_][\w-]*?\d+)\]: ?"),
@@ -121,7 +126,9 @@ _FORMS = tuple(
         (
             "TensorRT-LLM",
             "[",
-            rf"\[(?P<month>\d\d)/(?P<day>\d\d)/(?P<year>\d{{4}})-{_CLOCK}\] \[[\w-]+\] \[[A-Z]\] ?(?:\[[^\]]*\] )*",
+            rf"(?:\[(?P<month>\d\d)/(?P<day>\d\d)/(?P<year>\d{{4}})-{_CLOCK}\] )?\[TRT(?:-LLM)?\] "
+            rf"(?:\[(?:MPI_Rank|RANK) (?P<rank>{_N})\] ?)?\[[A-Z]\] ?(?:\[_torch\] ?)?"
+            rf"(?:\[(?:MPI_Rank|RANK) (?P<rank_behind>{_N})\] ?)?(?:\[[^\]]*\] )*",
         ),
         ("llama.cpp", "0", r"\d+\.\d\d\.\d{3}\.\d{3} [IWEDF] "),
         ("llama.cpp router", "[", r"\[(?P<origin>\d{4,5})\] +"),
@@ -161,7 +168,7 @@ def layers(text: str, at: int = 0, taught: Sequence[Form] = ()) -> Iterator[tupl
                 break
         else:
             return
-        outside = outside and form.name not in _OWN
+        outside = outside and form.name not in OWN
         at = found.end()
         yield form, found
 
@@ -197,7 +204,7 @@ def _take(form: Form, found: Any, into: dict[str, Any]) -> None:
     said = {name: part for name, part in found.groupdict().items() if part}
     if "clock" in said:
         month = said.get("month", "")
-        number = f"{_MONTHS.index(month) + 1:02}" if month in _MONTHS else month
+        number = f"{_MONTHS.index(month) + 1:02}" if month in _MONTHS else month and month.zfill(2)
         days = (said.get("year"), number, said.get("day", "").replace(" ", "0"))
         date = said.get("date") or "-".join(part for part in days if part)
         clock = said["clock"].replace(",", ".") + said.get("zone", "")
@@ -215,6 +222,8 @@ def _take(form: Form, found: Any, into: dict[str, Any]) -> None:
                     into[_COLUMNS[rank]] = int(number)
                 else:
                     into.setdefault("extra", []).append((rank, int(number)))
+        elif name.startswith("rank"):
+            into.setdefault("extra", []).append(("rank", int(part)))
         elif name in _COLUMNS.values() and part.isdecimal():
             into[name] = int(part[:9])
         elif name == "time":

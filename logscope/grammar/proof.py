@@ -64,7 +64,7 @@ class Event(_Table):
     name: _Text
     family: str = ""
     anchors: Annotated[list[Annotated[str, AfterValidator(_anchor)]], Field(min_length=1)]
-    reader: Literal["tagged", "pairs", "call", "pattern", "keyvalue", "traceback"]
+    reader: Literal["tagged", "pairs", "call", "pattern", "keyvalue", "traceback", "frames"]
     pattern: _Pattern
     strict: bool = True
     hot: bool = False

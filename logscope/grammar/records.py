@@ -711,8 +711,8 @@ def _pattern(dialect: Dialect, head: Any, text: str, at: int, limit: int) -> Rea
     """Read a line with a fixed form: named groups become fields, under the types the grammar gives."""
     payload = Payload(dialect.kind, dialect.event, role=dialect.role, length=head.end() - at)
     _named(dialect, head, payload.fields)
-    # The lines after a traceback's first are gathered by who knows lines.
-    return Reading(payload, head.end(), "traceback" if dialect.reader == "traceback" else None)
+    # The lines after the first are gathered by who knows lines.
+    return Reading(payload, head.end(), dialect.reader if dialect.reader in ("traceback", "frames") else None)
 
 
 def _keyvalue(dialect: Dialect, head: Any, text: str, at: int, limit: int) -> Reading | None:
@@ -733,6 +733,7 @@ _READERS = {
     "pattern": _pattern,
     "keyvalue": _keyvalue,
     "traceback": _pattern,
+    "frames": _pattern,
 }
 READERS = tuple(_READERS)
 

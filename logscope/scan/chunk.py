@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 # by 64 bits of a hash, the same for equal texts of any chunk; ``prefix`` and ``payload`` count in the chunk.
 PRINTS = {"line": np.int64, "offset": np.int64, "prefix": np.int32, "payload": np.int32, "text": np.uint64}
 # Columns of a payload: which head it has, and what changes from print to print. ``slack`` is half the last printed
-# digit of the norm, -1 where none is printed; ``count`` says how many of the ``values`` were printed; ``key`` is equal where these are equal.
+# digit of the norm, -1 where none is printed; ``count`` says how many of the ``values`` were printed; ``key`` is equal
+# where these are equal.
 PAYLOADS = {"head": np.int32, "norm": np.float64, "slack": np.float64, "key": np.uint64, "count": np.int16}
 PAYLOADS |= {"rounded": np.bool_, "length": np.int32}
 VALUES = 5  # first values kept in columns; a record that prints more keeps the rest in its head
@@ -99,7 +100,9 @@ class Chunk:
         table = self.payloads
         count, slack = int(table["count"][row]), float(table["slack"][row])
         values = self.values[row, :count].tolist()
-        return whole(self.heads[table["head"][row]], float(table["norm"][row]), slack, values, int(table["length"][row]))
+        return whole(
+            self.heads[table["head"][row]], float(table["norm"][row]), slack, values, int(table["length"][row])
+        )
 
     @classmethod
     def join(cls, chunks: Sequence[Chunk]) -> Chunk:
@@ -110,7 +113,9 @@ class Chunk:
         prints, payloads = [], []
         for chunk in chunks:
             shifts = {"prefix": len(made.prefixes), "payload": sum(map(len, (p["head"] for p in payloads)))}
-            prints.append({name: column + column.dtype.type(shifts.get(name, 0)) for name, column in chunk.prints.items()})
+            prints.append(
+                {name: column + column.dtype.type(shifts.get(name, 0)) for name, column in chunk.prints.items()}
+            )
             payloads.append(chunk.payloads | {"head": chunk.payloads["head"] + np.int32(len(made.heads))})
             made.heads += chunk.heads
             made.lines.line += chunk.lines.line

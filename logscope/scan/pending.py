@@ -1,8 +1,8 @@
 """Records that one look at one line does not tell: torn, glued, quoted, or going on in the lines that follow.
 
 This module is responsible for reading a physical line exactly: where records begin and end on it, what stood before,
-text that goes on in the next line (tensors, tracebacks), cut records and their tails, and what each counts as. It must
-not know which lines it is given, what events mean, or which pass or segment a record belongs to.
+text that goes on in the next line (tensors), cut records and their tails, and what each counts as. It must not know
+which lines it is given, what events mean, or which pass or segment a record belongs to.
 """
 
 from __future__ import annotations
@@ -15,20 +15,21 @@ from typing import TYPE_CHECKING, Any
 import regex
 
 from logscope.grammar import OVERTIMES, TIME_LIMIT
-from logscope.grammar.literals import as_text
-from logscope.grammar.records import LONGEST_BEFORE, Anchored, inside_quotes
+from logscope.grammar.records import LONGEST_BEFORE, Anchored
 from logscope.model import NO_PREFIX, Accounting, Payload, Prefix
+from logscope.scan.outer import Here, within
+from logscope.scan.traces import Traces, may_be_of
 
 if TYPE_CHECKING:
     from logscope.grammar import Grammar
     from logscope.grammar.records import Dialect, Reading
 
 # How many physical lines a record may wait for what it lacks.
-_PATIENCE = {"tail": 4, "tensor": 24, "traceback": 400}
+_PATIENCE = {"tail": 4, "tensor": 24}
 TENSOR_CHARACTERS = 1 << 16
 # How many records may wait at once, how long a waiting one may be, how often it is read again with more text, and how
 # much may wait behind it: hostile input costs a bounded multiple of its length. The oldest gives up first.
-_WAITING = {"tail": 32, "tensor": 16, "traceback": 256}
+_WAITING = {"tail": 32, "tensor": 16}
 _LONGEST_TORN = 1 << 20
 _TRIES = 64
 _QUEUED = 1 << 16
@@ -41,9 +42,10 @@ _LONG_BEFORE = 256
 # How far before its anchor a record's own words (`RuntimeError: `) are looked for.
 _LONGEST_LEAD = 600
 
-_EXCEPTION = re.compile(r"(?P<type>(?:[A-Za-z_]\w*\.)*[A-Z]\w*)(?:: (?P<message>.*))?$", re.DOTALL)
-_FRAME = re.compile(r"\s*File \"(?P<file>[^\"]*)\", line (?P<line>\d+)(?:, in (?P<function>.*))?")
 _MISMATCH = frozenset({"matmul_mismatch", "weight_shape_mismatch", "size_mismatch"})
+# Records that are an exception's own line where its name stands before them: one behind a traceback is said there.
+_CRASHES = frozenset({"cuda_error", "out_of_memory"})
+_RAISED = re.compile(r"(?:[A-Za-z_]\w*\.)*\w*(?:Error|Exception): ")
 _BETWEEN_CR = re.compile(r"[^\r]+")
 
 
@@ -52,8 +54,8 @@ class Found:
     """One record or mark: where it stands, what stood before it, what it says, and its own text.
 
     ``open`` while following lines may still complete it. ``waited``: lines since it was last added to; ``tries``: how
-    often more text was tried; ``level``: brackets open in the text of its tensor; ``source``: the number of the text
-    it stands in, the rest of which is its own.
+    often more text was tried; ``level``: brackets open in the text of its tensor; ``source``, ``number``: which text,
+    and which line, it stands in, the rest of which is its own.
     """
 
     line: int
@@ -67,7 +69,7 @@ class Found:
     tries: int = 0
     level: int = 0
     source: int = 0
-    marked: bool = False
+    number: int = 0
 
 
 class Pending:
@@ -84,24 +86,28 @@ class Pending:
         self._queue: deque[Found] = deque()
         self._pending: list[Found] = []
         self._befores: dict[str, tuple[int, Prefix]] = {}
+        self._traces = Traces(grammar)
+        self._here = Here(0, 0)
         self._counted_line = 0
-        self._last_line = 0
-        self._texts = 0
+        self._texts = self._number = 0
 
     @property
     def waiting(self) -> bool:
         """Whether a record may go on in the next line."""
-        return bool(self._pending)
+        return bool(self._pending or self._traces.waiting)
 
-    def line(self, raw: bytes, line: int, offset: int, *, continues: bool = False) -> None:
-        """Read one physical line. A lone CR separates texts on it; the CR of CRLF belongs to the line end."""
-        self._age(line)
+    def line(self, raw: bytes, here: Here, *, continues: bool = False) -> None:
+        """Read one line. A lone CR separates texts on it; the CR of CRLF belongs to the line end."""
+        self._here = here
+        if not continues:
+            self._number += 1
+            self._age()
         text = raw.decode("latin-1").removesuffix("\r")
         first = not continues
         # One by one: a line may hold nothing but millions of CRs.
         for found in _BETWEEN_CR.finditer(text):
             part = found[0]
-            self._text(part, line, offset + found.start(), first=first)
+            self._text(part, found.start(), first=first)
             first = first and not part.strip()
         self._flush()
 
@@ -112,10 +118,11 @@ class Pending:
                 entry.payload = replace(entry.payload, intact="partial", reason=gap)
             entry.open = None
         self._pending = []
+        self._traces.close()
         self._flush()
 
-    def _text(self, text: str, line: int, offset: int, *, first: bool) -> None:
-        """Read one text of a line: the records on it from left to right, and what stands between them."""
+    def _text(self, text: str, begins: int, *, first: bool) -> None:
+        """Read one text of a line, which begins there: its records from left to right, and what stands between."""
         grammar = self.grammar
         self._texts += 1
         anchored = Anchored(grammar, text)
@@ -153,28 +160,43 @@ class Pending:
                 continue
             start = max(position, at - LONGEST_BEFORE)
             begin, prefix = self._before(text[start:at], anchor)
-            begin += start
+            begin, prefix = begin + start, within(self._here.outer, prefix)
+            line, offset = self._here.place(begins + at)
             if payload.kind == "mark":
-                self._queue.append(Found(line, offset + at, prefix, payload))
+                self._queue.append(Found(line, offset, prefix, payload))
                 search = max(reading.end, after)
                 continue
-            if self._pending and text[position:begin].strip():
-                self._offer(text[position:begin], NO_PREFIX, line)
+            raised = None
+            if not position and (self._traces.waiting or payload.event in _CRASHES):
+                raised = _RAISED.match(text, self.grammar.peel(text)[0], at)
+            if raised is not None:
+                mismatch = line if payload.event in _MISMATCH else None
+                ended = self._traces.end(text[:limit], prefix, self._number, mismatch)
+                if ended and mismatch is None and anchor not in grammar.strict:
+                    self._part_of()
+                    search = max(reading.end, after)
+                    continue
+            elif self.waiting and text[position:begin].strip():
+                self._offer(text[position:begin], NO_PREFIX)
+            if payload.event in _CRASHES:
+                if raised is None and _RAISED.search(text, position, at):
+                    search = max(reading.end, after)  # in the middle of a sentence
+                    continue
+                if raised is not None:
+                    payload.fields["exception"] = raised[0][:-2]
             glued = begin > 0 or not first
             if glued:
                 prefix = replace(prefix, peeled=False)
                 self.accounting.glued += 1
             self._count_quoted(text, after, reading.end)
-            entry = Found(line, offset + at, prefix, payload, text[at : max(reading.end, at + payload.length)])
+            entry = Found(line, offset, prefix, payload, text[at : max(reading.end, at + payload.length)])
             self._admit(entry, reading, text, at, anchor, limit)
-            if payload.event in _MISMATCH and self._pending:
-                self._end_traceback(prefix, text[begin:limit], payload, line)
             records += 1
             position = search = max(reading.end, after)
         rest = text[position:]
-        if self._pending and (rest.strip() or records == 0):
+        if self.waiting and (rest.strip() or records == 0):
             end, prefix = self.grammar.peel(rest) if records == 0 else (0, NO_PREFIX)
-            self._offer(rest[end:], prefix, line)
+            self._offer(rest[end:], prefix)
 
     def _would_be(self, text: str, at: int, anchor: str) -> bool:
         """Tell whether quoted text would have been a record (a bare `Capture ` in a sentence would not)."""
@@ -246,19 +268,19 @@ class Pending:
             opened = None
         if opened is not None:
             entry.open, entry.anchor = opened, anchor
-            if opened == "traceback":
-                self._begin_traceback(entry, text[max(0, at - LONGEST_BEFORE) : at])
+            if opened not in _WAITING:
+                self._traces.begin(entry, self._number, text[max(0, at - LONGEST_BEFORE) : at])
             else:
-                entry.text, entry.source = text[at:limit], self._texts
+                entry.text, entry.source, entry.number = text[at:limit], self._texts, self._number
                 entry.level = _level(entry)
-            self._pending.append(entry)
-            alike = [other for other in self._pending if other.open == opened]
-            if len(alike) > _WAITING[opened]:
-                alike[0].open = None
-                self._pending = [other for other in self._pending if other.open is not None]
+                self._pending.append(entry)
+                alike = [other for other in self._pending if other.open == opened]
+                if len(alike) > _WAITING[opened]:
+                    alike[0].open = None
+                    self._pending = [other for other in self._pending if other.open is not None]
         self._queue.append(entry)
         # While something waits, later lines are counted before it is sent out: this is the line's turn.
-        self._part_of(entry.line)
+        self._part_of()
         if len(self._queue) > _QUEUED:
             self.close()
 
@@ -270,30 +292,27 @@ class Pending:
             self.out.append(entry)
             self._count(entry.payload)
 
-    def _age(self, line: int) -> None:
+    def _age(self) -> None:
         """Close what has waited long enough."""
-        if not self._pending or line == self._last_line:
-            return
-        self._last_line = line
         for entry in self._pending:
             entry.waited += 1
             if entry.open is not None and entry.waited > _PATIENCE[entry.open]:
                 entry.open = None
         self._pending = [entry for entry in self._pending if entry.open is not None]
+        self._traces.age()
 
-    def _offer(self, text: str, prefix: Prefix, line: int) -> None:
+    def _offer(self, text: str, inner: Prefix) -> None:
         """Offer text that is no record to what waits for it: a tensor that goes on, a traceback, a torn record."""
-        if (
-            self._continue_tensor(text, line)
-            or self._continue_traceback(text, prefix, line)
-            or self._rejoin(text, prefix)
-        ):
-            self._part_of(line)
+        prefix = within(self._here.outer, inner)
+        taken = self._continue_tensor(text) or self._traces.take(text, prefix, self._number)
+        # What has a stamp of its own is no rest of another line.
+        if taken or (inner.time is None and self._rejoin(text, prefix)):
+            self._part_of()
         self._pending = [entry for entry in self._pending if entry.open is not None]
 
-    def _continue_tensor(self, text: str, line: int) -> bool:
+    def _continue_tensor(self, text: str) -> bool:
         """Append a line to the first open tensor that it continues."""
-        waiting = [entry for entry in self._pending if entry.open == "tensor" and entry.line != line]
+        waiting = [entry for entry in self._pending if entry.open == "tensor" and entry.number != self._number]
         if not waiting or not text.strip():
             return False
         level = _change_of_level(text)
@@ -331,15 +350,11 @@ class Pending:
 
     def _rejoin(self, text: str, prefix: Prefix) -> bool:
         """Join a torn record with the text that completes it, if exactly one torn record fits."""
-        if prefix.time is not None or len(text) > TENSOR_CHARACTERS or not text.strip():
+        if len(text) > TENSOR_CHARACTERS or not text.strip():
             return False
         joined: list[tuple[Found, Payload]] = []
         for entry in reversed(self._pending):
-            if (
-                entry.open != "tail"
-                or entry.source == self._texts
-                or (prefix is not NO_PREFIX and prefix.writer != entry.prefix.writer)
-            ):
+            if entry.open != "tail" or entry.source == self._texts or not may_be_of(prefix, entry.prefix):
                 continue
             entry.tries += 1
             if entry.tries > _TRIES:
@@ -360,14 +375,6 @@ class Pending:
         entry.payload, entry.open, entry.text = payload, None, entry.text + text
         return True
 
-    def _begin_traceback(self, entry: Found, before: str) -> None:
-        end, _ = self.grammar.peel(before)
-        header = as_text(before[end:]).strip().rstrip(":")
-        entry.payload.fields.update(
-            process=writer_name(entry.prefix), exception=None, message=None, last_frame=None, header=header or None
-        )
-        entry.payload.fields.update(quoted=False, mismatch_line=None)
-
     def _count(self, payload: Payload) -> None:
         """Account for one record that is done."""
         if payload.kind == "event":
@@ -375,71 +382,11 @@ class Pending:
         elif payload.kind == "unparsed":
             self.accounting.unparsed += 1
 
-    def _part_of(self, line: int) -> None:
-        """Remember that this line holds a part of a record."""
-        if line != self._counted_line:
-            self._counted_line = line
+    def _part_of(self) -> None:
+        """Remember that this line of the file holds a part of a record."""
+        if self._here.line != self._counted_line:
+            self._counted_line = self._here.line
             self.lines_with_part += 1
-
-    def _tracebacks(self, prefix: Prefix) -> list[Found]:
-        """Return the open tracebacks a line with this prefix can belong to, the first opened first.
-
-        A marked line belongs to its own process. An unmarked one belongs to a traceback whose lines are unmarked.
-        """
-        opened = [entry for entry in self._pending if entry.open == "traceback"]
-        if any(part is not None for part in prefix.writer):
-            return [entry for entry in opened if entry.prefix.writer == prefix.writer]
-        return [entry for entry in opened if not entry.marked]
-
-    def _continue_traceback(self, text: str, prefix: Prefix, line: int) -> bool:
-        entries = [entry for entry in self._tracebacks(prefix) if entry.line != line]
-        if not entries:
-            return False
-        marked = any(part is not None for part in prefix.writer)
-        frame = _FRAME.match(text)
-        if frame is not None or text[:1] in (" ", "\t"):
-            for entry in entries:
-                entry.marked = entry.marked or marked
-                if frame is not None:
-                    function = f" in {frame['function'].strip()}" if frame["function"] else ""
-                    entry.payload.fields["last_frame"] = as_text(f"{frame['file']}:{frame['line']}{function}")
-                if len(entries) > 1:
-                    entry.payload.fields["interleaved"] = True
-            return True
-        return self._end_traceback(prefix, text, None, line)
-
-    def _end_traceback(self, prefix: Prefix, text: str, mismatch: Payload | None, line: int) -> bool:
-        """Take the exception's own line: it ends the traceback that was opened first."""
-        end, _ = self.grammar.peel(text)
-        found = _EXCEPTION.match(text[end:].strip())
-        if found is None:
-            return False
-        entries = [entry for entry in self._tracebacks(prefix) if entry.line != line]
-        if not entries:
-            return False
-        entry = entries[0]
-        fields = entry.payload.fields
-        fields["exception"] = as_text(found["type"])
-        message = found["message"]
-        fields["message"] = as_text(message) if message is not None else None
-        if mismatch is not None:
-            fields["mismatch_line"] = line
-        elif message is not None:
-            anchor = self.grammar.find(message)
-            fields["quoted"] = anchor is not None and inside_quotes(message, anchor[0])
-        entry.open = None
-        return True
-
-
-def writer_name(prefix: Prefix) -> str | None:
-    """Return the process a prefix names, in words: ``Worker_TP1 pid=412``, ``DP1 TP1``; None when it names none."""
-    parts = [prefix.origin] if prefix.origin else []
-    ranks = (("DP", prefix.dp_rank), ("PP", prefix.pp_rank), ("TP", prefix.tp_rank), ("EP", prefix.ep_rank))
-    if not prefix.origin or not any(f"{name}{rank}" in prefix.origin for name, rank in ranks if rank is not None):
-        parts.extend(f"{name}{rank}" for name, rank in ranks if rank is not None)
-    if prefix.pid is not None:
-        parts.append(f"pid={prefix.pid}")
-    return " ".join(parts) or None
 
 
 # Text that can stand inside a tensor, up to a keyword or the end.
@@ -451,7 +398,7 @@ _ROWS = re.compile(
 _DIGITS = re.compile(r"\d\.\d|\d,")
 
 
-def _level(entry: _Entry) -> int:
+def _level(entry: Found) -> int:
     """Return how many brackets of a waiting tensor are open, 0 when its text so far is not plain."""
     text = entry.text[entry.payload.column or 0 :]
     if "'" in text or '"' in text or "<" in text:

@@ -23,17 +23,20 @@ from logscope.grammar.records import Anchored
 from logscope.model import NO_PREFIX, Accounting, Payload, Prefix
 from logscope.scan.chunk import PAYLOADS, PRINTS, VALUES, Chunk, Lines, columns, value_keys
 from logscope.scan.line_kinds import DIGITS, Template, learn
+from logscope.scan.outer import Outer, within
 from logscope.scan.pending import REMEMBERED, Found, Pending
 
 if TYPE_CHECKING:
-    from logscope.sources.blocks import Block
     from logscope.grammar import Grammar
+    from logscope.sources.blocks import Block
+    from logscope.sources.places import Places
 
 # Lines with bytes that are not UTF-8 that are listed by number.
 LISTED_LINES = 50
 # A kind of line gets a template when it has been read so often, and none when there are that many kinds.
 _SIGHTINGS = 8
-_KINDS = 512
+_KINDS = 4096
+_NONE = -1  # sightings of a kind that is no record, whatever its digits so far
 # A line longer than this is not remembered, nor learned from.
 _LONG_LINE = 4096
 _CR = 13
@@ -43,11 +46,12 @@ _NORM_SLACK = 5e-5  # half the last of four printed decimals
 _COLUMNS = tuple(name for name in Payload.__slots__ if name not in ("fields", "length"))
 # Kinds of lines whose numbers are wanted in every question: read where they are found.
 _READ = frozenset({"decode_stats", "prefill_stats"})
+_ESCAPED = re.compile("[\udc80-\udcff]")
 _NOUGHTS = bytes.maketrans(DIGITS, b"0" * 10)
 
 
 class Kind(NamedTuple):
-    """A kind of line that is one record behind a prefix: its anchor, a template of its text, one payload of the kind."""
+    """A kind of line that is one record behind a prefix: its anchor, a template of its text, a payload of the kind."""
 
     anchor: bytes
     template: Template
@@ -89,12 +93,12 @@ class Scanner:
         """Take the next block; return what is complete."""
         if block.gap:
             self._pending.close("lines were left out behind it")
-        build = _Build(block.offset + len(block.data), len(block.data))
-        build.chunk.accounting.bytes = len(block.data)
-        build.chunk.accounting.lines = block.newlines or block.data.count(b"\n")
+        size, lines = block.read or (len(block.data), block.newlines or block.data.count(b"\n"))
+        build = _Build(block, size)
+        build.chunk.accounting.bytes, build.chunk.accounting.lines = size, lines
         if block.data:
             self._lines(block, build)
-        self._open_line = bool(block.data) and not block.data.endswith(b"\n")
+        self._open_line = bool(block.data) and not block.data.endswith(b"\n") and block.read is None
         if block.final:
             self._pending.close()
             if self._undecoded:
@@ -140,7 +144,7 @@ class Scanner:
         self, odd: list[int], starts: np.ndarray, block: Block, build: _Build, first_line: int, total: int
     ) -> None:
         """Read lines exactly, and those behind them while a record waits for what follows it."""
-        pending, data, base = self._pending, memoryview(block.data), block.offset
+        pending, data = self._pending, memoryview(block.data)
         ends = np.append(starts[1:] - 1, len(block.data) - block.data.endswith(b"\n"))
         read = np.zeros(total, np.bool_)
         for number in odd:
@@ -149,7 +153,7 @@ class Scanner:
             while at < total and not read[at] and (at == number or pending.waiting):
                 start = int(starts[at])
                 raw = bytes(data[start : int(ends[at])])
-                pending.line(raw, first_line + at, base + start, continues=block.continues and at == 0)
+                pending.line(raw, build.outer.here(first_line + at, start), continues=block.continues and at == 0)
                 read[at] = True
                 at += 1
         build.drop(np.flatnonzero(read) + first_line)
@@ -323,9 +327,12 @@ class Scanner:
             return
         if Anchored(grammar, text).quoted(at, 0):
             return  # It is counted every time.
+        if seen != _NONE and not _due(self._kinds, key):
+            return
         reading = grammar.read(text, at, anchor, len(text))
         if reading is None:
             if grammar.digited_finder.search(key) is None:
+                self._kinds[key] = _NONE
                 if len(self._refused) >= REMEMBERED:
                     self._refused.clear()
                 self._refused.add(line.translate(_NOUGHTS))
@@ -333,7 +340,7 @@ class Scanner:
         payload = reading.payload
         if payload.kind != "event" or payload.intact != "whole" or reading.open is not None or payload.site is not None:
             return
-        if reading.end != len(text) or not _due(self._kinds, key):
+        if reading.end != len(text):
             return
         same = [getattr(payload, name) for name in _COLUMNS]
 
@@ -413,9 +420,11 @@ class Scanner:
 class _Build:
     """A chunk while it is filled."""
 
-    def __init__(self, end: int, size: int) -> None:
+    def __init__(self, block: Block, size: int) -> None:
         self.chunk = Chunk.empty()
-        self.chunk.end, self.chunk.size = end, size
+        self.chunk.end, self.chunk.size = block.offset + len(block.data), size
+        self.outer = Outer(block)
+        self._block = block
         self.prints: list[dict[str, np.ndarray]] = []
         self.bulk = 0
         self._prefixes: dict[int, int] = {}
@@ -511,6 +520,20 @@ class _Build:
                         self.line(*row)
         self.bulk = sum(len(part["line"]) for part in self.prints) + len(self.chunk.lines)
         self.chunk.accounting.whole += self.bulk
+        if self._block.places is not None:
+            self._into_the_file(self._block.places)
+
+    def _into_the_file(self, places: Places) -> None:
+        """Give what was found in bulk its place in the file, and what a collector said around it."""
+        lines = self.chunk.lines
+        server = {"offset": np.array(lines.offset, np.int64), "prefix": np.array(lines.prefix, np.int64)}
+        for part in (*self.prints, server):
+            line, offset, record = places.find(part["offset"] - self._block.offset)
+            first, number = distinct(part["prefix"].astype(np.int64) * len(places.times) + record)
+            pairs = zip(record[first].tolist(), part["prefix"][first].tolist(), strict=True)
+            around = [self.prefix(within(self.outer.of(one), self.chunk.prefixes[inner])) for one, inner in pairs]
+            part |= {"line": line, "offset": offset, "prefix": np.array(around, np.int32)[number]}
+        lines.line, lines.offset, lines.prefix = (server[name].tolist() for name in ("line", "offset", "prefix"))
 
     def found(self, found: Found) -> None:
         """Add what was read exactly."""
@@ -528,19 +551,25 @@ class _Build:
         if self._exact:
             rows = list(zip(*self._exact, strict=True))
             texts = [text.encode("latin-1").decode("utf-8", "replace") for text in rows[4]]
-            made = {name: np.array(rows[at], PRINTS[name]) for at, name in enumerate(("line", "offset", "prefix", "payload"))}
+            made = {
+                name: np.array(rows[at], PRINTS[name])
+                for at, name in enumerate(("line", "offset", "prefix", "payload"))
+            }
             made["text"] = pl.Series(texts).hash().to_numpy()
             self.prints.append(made)
         if self.prints:
             parts = self.prints
-            prints = {name: np.concatenate([part[name] for part in parts]).astype(kind) for name, kind in PRINTS.items()}
+            prints = {
+                name: np.concatenate([part[name] for part in parts]).astype(kind) for name, kind in PRINTS.items()
+            }
             if len(parts) > 1:
                 order = np.argsort(prints["offset"], kind="stable")
                 prints = {name: column[order] for name, column in prints.items()}
             chunk.prints = prints
         if self._payloads:
             chunk.payloads = {
-                name: np.concatenate([part[name] for part in self._payloads]).astype(kind) for name, kind in PAYLOADS.items()
+                name: np.concatenate([part[name] for part in self._payloads]).astype(kind)
+                for name, kind in PAYLOADS.items()
             }
             chunk.values = np.concatenate(self._values)
         lines = chunk.lines
@@ -566,20 +595,11 @@ def _cut(data: bytes) -> tuple[pl.Series, np.ndarray, int]:
     try:
         return pl.read_lines(data).to_series(), np.zeros(0, np.int64), 0
     except pl.exceptions.ComputeError:
-        fixed, at, wrong = bytearray(data), 0, 0
-        view = memoryview(data)
-        bad: list[int] = []
-        while True:
-            try:
-                codecs.utf_8_decode(view[at:], "strict", True)
-                break
-            except UnicodeDecodeError as error:
-                fixed[at + error.start : at + error.end] = b"?" * (error.end - error.start)
-                bad.append(at + error.start)
-                wrong += error.end - error.start
-                at += error.end
-        newlines = np.flatnonzero(np.frombuffer(data, np.uint8) == 10)
-        return pl.read_lines(bytes(fixed)).to_series(), np.unique(np.searchsorted(newlines, bad)), wrong
+        fixed = _ESCAPED.sub("?", data.decode("utf-8", "surrogateescape")).encode()
+        raw = np.frombuffer(data, np.uint8)
+        bad = np.flatnonzero(raw != np.frombuffer(fixed, np.uint8))
+        lines = np.unique(np.searchsorted(np.flatnonzero(raw == ord("\n")), bad))
+        return pl.read_lines(fixed).to_series(), lines, len(bad)
 
 
 def _one_pass(grammar: Grammar) -> str | None:

@@ -51,6 +51,8 @@ class Block:
         the number of ``\n`` in data: counted once, for everybody.
     places
         where each byte of data stood in the file, when the text was unwrapped; None: data is the file's own bytes.
+    read
+        bytes and lines of the file that were read for this block; None: those of data.
     """
 
     file: str
@@ -62,6 +64,7 @@ class Block:
     gap: bool = False
     newlines: int = 0
     places: Places | None = None
+    read: tuple[int, int] | None = None
 
 
 class Window:

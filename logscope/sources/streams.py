@@ -56,8 +56,6 @@ _MAGIC: tuple[tuple[bytes, Form], ...] = (
 _BZ2_FIRST_BLOCK = (b"1AY&SY", b"\x17rE8P\x90")  # a block, or the end of an empty archive
 # Things people hand over that are no logs, told by their first bytes, and what to do about them.
 _HINTS: tuple[tuple[int, bytes, str], ...] = (
-    (0, b"\xff\xfe", "is UTF-16 text, which is not read as such; convert it: iconv -f UTF-16 -t UTF-8 FILE"),
-    (0, b"\xfe\xff", "is UTF-16 text, which is not read as such; convert it: iconv -f UTF-16 -t UTF-8 FILE"),
     (257, b"ustar", "is a tar archive, whose files are read as one text here; unpack it: tar -xf FILE"),
     (0, b"PK\x03\x04", "is a zip archive, which is not unpacked here: unzip -p FILE | logscope COMMAND -"),
     (0, b"\x04\x22\x4d\x18", "is an lz4 archive, which is not unpacked here: lz4 -dc FILE | logscope COMMAND -"),

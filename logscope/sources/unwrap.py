@@ -35,35 +35,55 @@ _LARGE = 64 << 10  # a block from which lines are looked at in several places: a
 _HELD, _HELD_LINES = 1 << 20, 512
 
 
-def unwrap(blocks: Iterable[Block | None], warn: Callable[[str], None] = lambda _: None) -> Iterator[Block | None]:
+def unwrap(
+    blocks: Iterable[Block | None],
+    warn: Callable[[str], None] = lambda _: None,
+    labels: Callable[[], Layer] | None = None,
+) -> Iterator[Block | None]:
     """Yield the blocks of a file, or of several generations of one, with the text inside their wrapper.
 
     A block whose text was unwrapped has ``places``; its ``line`` and ``offset`` are those of its first byte. Blocks
     without a wrapper pass as they are, and so does None (a poll that brought nothing). ``warn`` is told, at the end of
     a file, what did not fit. Lines may be held back, at most 1 MiB of them, until the next part of the first has come.
+    ``labels`` makes the layer that learns what stands before lines, innermost, for each file.
     """
-    layers: list[_Layer] = []
+    learned: Layer | None = None
+    layers: list[Layer] = []
     recent: deque[tuple[bool, ...]] = deque(maxlen=_RECENT)
+    size = lines = 0  # of the file, read since the last block was given
     for block in blocks:
         if block is None:
             yield None
             continue
-        ready = [block]
-        for layer in layers:
-            ready = [inner for outer in ready for inner in layer.take(outer)]
-        while ready and len(layers) < _LAYERS and (found := _wrapper(ready[0], recent, first=not layers)):
-            layers.append(found)
-            recent.clear()
-            ready = [inner for outer in ready for inner in found.take(outer)]
+        ready = physical = [block]
+        for number in range(_LAYERS):
+            if number == len(layers):
+                if not ready or (found := _wrapper(ready[0], recent, first=not layers)) is None:
+                    break
+                layers.append(found)
+                recent.clear()
+            ready = [inner for outer in ready for inner in layers[number].take(outer)]
+            if isinstance(layers[number], _Utf16):  # lines are those of its signs, not of its bytes
+                physical = ready
+        if labels is not None:
+            learned = learned or labels()
+            ready = [inner for outer in ready for inner in learned.take(outer)]
+        if layers or learned is not None:
+            size += len(block.data)
+            lines += sum(part.newlines or part.data.count(b"\n") for part in physical)
+            lines += bool(block.final and physical[-1].data) and not physical[-1].data.endswith(b"\n")
+            for part in ready:
+                part.read, size, lines = (size, lines), 0, 0
         yield from ready
         if block.final:
-            for layer in layers:
+            for layer in [*layers, *([learned] if learned is not None else [])]:
                 layer.tell(warn)
             layers.clear()
             recent.clear()
+            learned = None
 
 
-class _Layer(Protocol):
+class Layer(Protocol):
     """One wrapper of one file."""
 
     def take(self, block: Block) -> list[Block]:
@@ -73,14 +93,14 @@ class _Layer(Protocol):
         """Say what did not fit."""
 
 
-def _wrapper(block: Block, recent: deque[tuple[bool, ...]], *, first: bool) -> _Layer | None:
+def _wrapper(block: Block, recent: deque[tuple[bool, ...]], *, first: bool) -> Layer | None:
     """Return the wrapper that half of the lines, somewhere in what is looked at of a block, lie in."""
     data = block.data
     if first and not block.offset:
         if data[:2] in (b"\xff\xfe", b"\xfe\xff"):
             return _Utf16("<u2" if data[:1] == b"\xff" else ">u2")
         if is_pretty(data):
-            return _Lines(JsonLines())
+            return Lines(JsonLines())
     for place in [0] if len(data) < _LARGE else [len(data) * quarter // 4 for quarter in range(4)]:
         lines = recent if not place else deque[tuple[bool, ...]](maxlen=_RECENT)
         start = data.find(b"\n", place) + 1 if place else 0
@@ -92,40 +112,44 @@ def _wrapper(block: Block, recent: deque[tuple[bool, ...]], *, first: bool) -> _
             enough = len(lines) == _RECENT or start == len(data) or number == _SAMPLE
             for form, fits in zip(_FORMS, zip(*lines, strict=True), strict=False):
                 if enough and 2 * sum(fits) >= len(fits):
-                    return _Lines(form())
+                    return Lines(form())
             if start == len(data):
                 break
     return None
 
 
-class Form(Protocol):
-    """A way to wrap single lines."""
+class Unwrapping(Protocol):
+    """Takes single lines out of their wrapper."""
 
     name: str
+
+    def lines(self, data: bytes, *, final: bool) -> Iterator[Line]:
+        """Yield every line of the data; ends early where the last one is not complete and may still become so."""
+
+
+class Form(Unwrapping, Protocol):
+    """A way to wrap single lines that is known by itself."""
 
     @staticmethod
     def fits(data: bytes, start: int, end: int) -> bool:
         """Tell whether the line data[start:end] is wrapped so."""
-
-    def lines(self, data: bytes, *, final: bool) -> Iterator[Line]:
-        """Yield every line of the data; ends early where the last one is not complete and may still become so."""
 
 
 # What begins so is no continuation: the last part of the line before was lost.
 _BEGINS = re.compile(rb"\[?\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d")
 
 
-class _Lines:
+class Lines:
     """A layer of lines that are wrapped one by one; parts of one line are joined in the place of the first."""
 
-    def __init__(self, form: Form) -> None:
+    def __init__(self, form: Unwrapping) -> None:
         self._form = form
         self._held: Block | None = None
         self._lines = self._odd = self._broken = 0
         self._turned: bool | None = None
 
     def take(self, block: Block) -> list[Block]:
-        """See :class:`_Layer`."""
+        """See :class:`Layer`."""
         done: list[Block] = []
         start, end = 0, len(block.data)
         if block.continues:  # the rest of a line too long to be held: as it stands
@@ -149,7 +173,7 @@ class _Lines:
         return done
 
     def tell(self, warn: Callable[[str], None]) -> None:
-        """See :class:`_Layer`."""
+        """See :class:`Layer`."""
         if self._odd:
             warn(f"{self._odd} of {self._lines} lines are no {self._form.name} like the others and stand as they are")
         if self._broken:
@@ -260,7 +284,7 @@ class _Utf16:
         self._inside = False  # the last block given ended inside a line
 
     def take(self, block: Block) -> list[Block]:
-        """See :class:`_Layer`. A line is given when the byte behind its newline is there: it may be another sign's."""
+        """See :class:`Layer`. A line is given when the byte behind its newline is there: it may be another sign's."""
         offset = block.offset - len(self._held)
         data = self._held + block.data
         if not offset:  # the mark
@@ -300,6 +324,6 @@ class _Utf16:
         return [made]
 
     def tell(self, warn: Callable[[str], None]) -> None:
-        """See :class:`_Layer`."""
+        """See :class:`Layer`."""
         if self._held:
             warn("is UTF-16 with an odd byte at its end, which is half a character")
