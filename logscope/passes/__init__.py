@@ -1,0 +1,1 @@
+"""From chunks to tables: lives, writers, forward passes and their phases; ``Finder`` is the door."""
