@@ -2,7 +2,7 @@
 
 This module is responsible for the one data model that terminal, JSON, HTML and notebook show. It must not know how
 bytes are read, how text is matched, or how anything is printed; it imports nothing heavy, because every command pays
-for it. The pydantic form of an event, for users, stands in :mod:`logscope.event`.
+for it. The pydantic form of an event, for users, stands in :mod:`logscope.tables.event`.
 
 From small to large::
 

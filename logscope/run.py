@@ -132,7 +132,7 @@ class Run:
 
     @property
     def tables(self) -> Tables:
-        """Records, passes, prints and server lines, as the engine has them (docs/reference/tables.md)."""
+        """Records, passes, prints and server lines, as the engine has them (docs/reference/frames.md)."""
         if self._tables is None:
             self._tables = self._saved.tables() if self._saved is not None else Tables()
         return self._tables

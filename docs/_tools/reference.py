@@ -14,6 +14,7 @@ import inspect
 import io
 import re
 import textwrap
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -75,7 +76,8 @@ PASS_COLUMNS = {
     "reason": "why the phase is `unknown`",
     "during": "`startup`, `graph_capture`, `warmup` or `serving`",
     "complete": "false for a pass at a cut edge of the log, or one that damage left without its end",
-    "time": "the last time seen before it, as printed",
+    "time": "the last time seen before it; null where date or year is not printed",
+    "time_printed": "the same as printed",
     "rows": "rows of the pass",
     "hidden_captures": "how many hidden states were captured, copies of other ranks not counted",
     "layers": "the layers captured, as printed; 0 is the embedding",
@@ -87,6 +89,121 @@ PASS_COLUMNS = {
     "copies": "how many writers printed each record, at most",
     "expected_copies": "how many writers usually print one; null when that cannot be told",
     "variants": "how many records a writer printed with other values than the rest",
+}
+
+# The tables underneath. Of a state: what is said of it, under the prefix of the table's columns.
+_STATE = {
+    "norm": "norm",
+    "slack": "half its last printed digit",
+    "key": "key of its first values",
+    "rows": "rows",
+    "width": "width",
+    "line": "line",
+    "rounded": "its values were printed rounded",
+}
+TABLE_COLUMNS = {
+    "passes": {
+        "key": "unique in a run, rising",
+        "file": "row of `files`",
+        "segment": "which server life of the file",
+        "group": "row of `groups`: origin, DP and PP rank",
+        "number": "the public number of the pass",
+        "role": "`target` or `draft`",
+        "phase": "its phase",
+        "evidence": "how the phase is known",
+        "why": "why the phase is `unknown`",
+        "during": "where in the server's life",
+        "complete": "it has the records such a pass begins and ends with",
+        "line": "line of its first record",
+        "offset": "byte offset of its first print",
+        "time": "the last time printed before it",
+        "rows": "rows of the pass",
+        "hidden": "width of one state",
+        "states": "how many states its join holds",
+        "captures": "how many hidden states were captured",
+        "layers": "their layers, in printed order; 0 is the embedding",
+        "copies": "how many writers printed each record, at most",
+        "expected": "how many writers print; null when that cannot be told",
+        "differ": "how many of them differ anywhere in the pass",
+        "wide": "of a draft pass: it reads more than one state a row",
+        "printed": "a record names the phase",
+        "region": "which graph was being captured",
+        "first": "its first record; `first` to `last` are all of them",
+        "last": "its last record",
+        "join": "its joined state",
+        "input": "what the draft read",
+        "fc": "what went into, or came out of, the fc",
+        "end": "its `forward end`",
+        **{f"due_{name}": f"the joined state it should have read: {text}" for name, text in _STATE.items()},
+        "due_fresh": "no other input was compared with that state before",
+        "ago": "its input equals the state so many target passes back; 0: the right one",
+        "traced": "its input is what was due (of a decode step: its own last output); null: cannot be told",
+        "how": "what shows it",
+        **{f"own_{name}": f"the draft's own last output: {text}" for name, text in _STATE.items()},
+    },
+    "records": {
+        "pass": "`key` of its pass",
+        "file": "row of `files`",
+        "segment": "which server life of the file",
+        "line": "line of the print that speaks for it",
+        "offset": "its byte offset",
+        "event": "what kind of record it is",
+        "site": "the word in `EAGLE3_DEBUG[...]`",
+        "role": "the record's own",
+        "layer": "as printed; 0 for the embedding",
+        "rows": "first axis",
+        "width": "last axis",
+        "norm": "as printed",
+        "slack": "half its last printed digit, or the error of a derived norm",
+        "derived": "the norm was derived from mean and std",
+        "values": "the first values, of row 0",
+        "values_key": "equal keys are equal values, where neither is rounded",
+        "rounded": "the values were printed rounded",
+        "num_aux": "as printed",
+        "mode": "capture hidden mode, as printed",
+        "embeds": "last axis of `embeds`",
+        "residual_none": "as printed",
+        "intact": "`whole`, `partial`, `cut` or `rejoined`",
+        "usable": "whole or partial",
+        "copies": "how many writers printed it, differing ones included",
+        "differ": "how many of them printed another value",
+        "head": "row of `heads`: everything else that is said",
+        "length": "bytes of its own text",
+        "print": "the print that speaks for it",
+    },
+    "prints": {
+        "record": "its record",
+        "line": "physical line",
+        "offset": "byte offset",
+        "prefix": "row of `prefixes`",
+        "same": "false where this writer printed another value",
+        "norm": "from here on null where it says word for word what its record says",
+        "slack": "see the records",
+        "values": "see the records",
+        "values_key": "see the records",
+        "head": "see the records",
+        "length": "see the records",
+    },
+    "server": {
+        "file": "row of `files`",
+        "segment": "which server life of the file",
+        "during": "where in the server's life",
+        "line": "physical line",
+        "offset": "byte offset",
+        "prefix": "row of `prefixes`",
+        "time": "the last time printed up to it",
+        "kind": "`event` or `unparsed`",
+        "event": "what kind of line it is; of an unparsed one, its anchor",
+        "site": "of a debug record in no pass",
+        "intact": "`whole`, `partial`, `cut` or `rejoined`",
+        "said": "row of `said`: what the line says",
+        **dict.fromkeys(
+            ("accept_len", "accept_rate", "gen_throughput", "token_usage", "running", "queue", "token", "new_token"),
+            "as printed on a statistics line",
+        ),
+        **dict.fromkeys(("new_seq", "iteration"), "as printed on a statistics line"),
+        "graph": "whether it ran in a CUDA graph",
+    },
 }
 
 UNPARSED_COLUMNS = {
@@ -251,17 +368,22 @@ def json_type(part: dict[str, Any]) -> str:
     return " or ".join(words.get(one, one) for one in kinds)
 
 
-def frame(schema: str, meaning: dict[str, str]) -> str:
-    """Return the columns of one of the frames."""
-    from logscope import frames  # noqa: PLC0415 - imports polars
+def frame(columns: str, meaning: dict[str, str]) -> str:
+    """Return the columns of one of the frames, or of a table underneath."""
+    from logscope.tables import schema  # noqa: PLC0415 - imports polars
 
-    columns = getattr(frames, schema)
-    return explained(list(columns), meaning, {name: f"`{kind}`" for name, kind in columns.items()})
+    kinds = getattr(schema, columns)
+    # Enum(categories=[...]), Datetime(time_unit=...): what stands in the brackets says nothing to a reader.
+    words = {name: re.sub(r"\(\w+=.*", "", str(kind)) for name, kind in kinds.items()}
+    return explained(list(kinds), meaning, {name: f"`{word}`" for name, word in words.items()})
 
 
 IN_FRAME = {
     **EVENT_KEYS,
+    "time": "as printed, without its zone; null where date or year is not printed",
+    "time_printed": "ISO 8601 as far as it is printed: what is missing is left out, not invented",
     "shape": 'all axes as text, `"4x7168"`; `rows` and `width` are the numbers',
+    "accept_len": "of a statistics line",
     "fields": "every other key, as JSON text",
     "event": "what kind of record it is, see [event names](events.md#event-names)",
 }
@@ -358,6 +480,12 @@ def prose(value: Any) -> str:
     text = inspect.getdoc(value) or ""
     text = re.sub(r":\w+:`~?(?:logscope\.)?([\w.]+)`", r"`\1`", text).replace("``", "`")
     text = re.sub(r"(?m)^(\w[\w ]*)\n-{3,}\n", r"**\1**\n\n", text)
+    # An example is shown without its prompts.
+    text = re.sub(
+        r"(?m)^>>> .*(?:\n(?:>>>|\.\.\.) .*)*",
+        lambda found: "```py\n" + re.sub(r"(?m)^(?:>>>|\.\.\.) ", "", found[0]) + "\n```",
+        text,
+    )
     # `name` and an indented text below it become a list.
     text = re.sub(
         r"(?m)^(?P<names>[\w]+(?:, [\w]+)*)\n(?P<text>(?:    .*\n?)+)",
@@ -396,9 +524,10 @@ SECTIONS: dict[str, Callable[[], str]] = {
     "settings": settings,
     "event keys": event_keys,
     "event names": event_names,
-    "events frame": lambda: frame("EVENTS_SCHEMA", IN_FRAME),
-    "passes frame": lambda: frame("PASSES_SCHEMA", PASS_COLUMNS),
-    "unparsed frame": lambda: frame("UNPARSED_SCHEMA", UNPARSED_COLUMNS),
+    "events frame": lambda: frame("EVENTS", IN_FRAME),
+    "passes frame": lambda: frame("FORWARDS", PASS_COLUMNS),
+    "unparsed frame": lambda: frame("UNPARSED", UNPARSED_COLUMNS),
+    **{f"table of {name}": partial(frame, name.upper(), meaning) for name, meaning in TABLE_COLUMNS.items()},
     "rules": rule_table,
     "codes of diff": diff_table,
     "contract keys": contract_keys,

@@ -15,10 +15,9 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from logscope.event import Event
-
 from logscope.model import Accounting, Finding, Severity, Verdict
 from logscope.report import SCHEMA, Report
+from logscope.tables.event import Event
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 TEXT = {"type": "string"}

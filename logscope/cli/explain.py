@@ -1,7 +1,7 @@
 """What the grammars know, and how they read one line: the answers behind ``logscope grammar``.
 
 This module is responsible for saying in words what a line is, where reading stopped and what was expected there. It
-must not know how records are read (grammar/, parse.py) nor how a report is shown.
+must not know how records are read (grammar/, scan/) nor how a report is shown.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""From columns of debug prints to forward passes: ``Finder`` is the one seam, chunks in, tables out."""
+"""From chunks to tables: lives, writers, forward passes and their phases; ``Finder`` is the door."""

@@ -54,7 +54,7 @@ class Lineage:
         *,
         known: bool,
     ) -> Columns:
-        """Return, for these passes in order, what was due and what was read (docs/reference/tables.md).
+        """Return, for these passes in order, what was due and what was read (logscope/tables/schema.py).
 
         ``known`` False: passes of several schedulers stand here, and which target pass a draft pass follows is not.
         """

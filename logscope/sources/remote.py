@@ -60,7 +60,7 @@ def follow_blocks(
     idle: float | None = None,
     warn: Callable[[str], None] = lambda _: None,
 ) -> Iterator[Block | None]:
-    """Yield the lines of a growing remote log as blocks, as :func:`logscope.follow.follow` does for a local one.
+    """Yield the lines of a growing remote log as blocks, as :func:`logscope.sources.tail.follow` does for a local one.
 
     Raises
     ------
