@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from logscope.diffing.answer import DiffReport
     from logscope.model import Accounting, ForwardPass, Segment, ServerEvent
     from logscope.plot import Plot
-    from logscope.queries.accept import By, Window
+    from logscope.queries.acceptance import By, Window
     from logscope.report import Report
     from logscope.tables.event import Event
     from logscope.tables.frames import Columns
@@ -275,7 +275,7 @@ class Run:
         >>> run.accept(window="5m", min=2.0).ok
 
         """
-        from logscope.queries.accept import Accept  # noqa: PLC0415 - see summarize
+        from logscope.queries.acceptance import Accept  # noqa: PLC0415 - see summarize
 
         return self.ask(Accept(by=by, window=window, min=min, below=below, above=above, year=year))
 
@@ -299,9 +299,9 @@ class Run:
         >>> run.errors().headline
 
         """
-        from logscope.queries.failures import Failures  # noqa: PLC0415 - see summarize
+        from logscope.queries.errors import Errors  # noqa: PLC0415 - see summarize
 
-        return self.ask(Failures())
+        return self.ask(Errors())
 
     def check(
         self,

@@ -16,6 +16,7 @@ from logscope.model import Accounting, Occurrence, Payload
 from logscope.passes.finder import Finder
 from logscope.passes.writers import Prints, gather
 from logscope.reading import reader
+from logscope.report import Context
 from logscope.scan.chunk import Chunk
 from logscope.scan.scanner import Scanner
 from logscope.sources.blocks import Block
@@ -67,6 +68,11 @@ def occurrences(chunk: Chunk, read: Any) -> list[Occurrence]:
 
 def tables(data: bytes, *, step: int | None = None, file: str = "log") -> Tables:
     """Return the tables of a log, read at once or in blocks of about ``step`` bytes."""
+    return Tables.concat(batches(data, step=step, file=file))
+
+
+def batches(data: bytes, *, step: int | None = None, file: str = "log") -> list[Tables]:
+    """Return the batches of tables that a log makes."""
     scanner, finder, made = Scanner(grammar()), Finder(file, reader(grammar())), []
     at, line = 0, 1
     while True:
@@ -79,7 +85,7 @@ def tables(data: bytes, *, step: int | None = None, file: str = "log") -> Tables
         if at == len(data):
             break
     made.append(finder.end())
-    return Tables.concat([one for one in made if one is not None])
+    return [one for one in made if one is not None]
 
 
 def label(data: bytes, *, keep_copies: bool = True, step: int | None = None) -> list[Any]:
@@ -94,3 +100,12 @@ def gathered(rows: list[tuple[int, int, int, bool, bool, int]], writers: int, *,
     record, told = gather(Prints(*columns), writers, buffered=buffered, final=True)
     assert told == len(rows)
     return record.tolist()
+
+
+def answer(question: Any, *logs: str | bytes, step: int | None = None) -> Any:
+    """Return the report of a question (an object with ``partial``) to logs, called ``x.log``, ``x1.log``, ..."""
+    names = [f"x{at or ''}.log" for at in range(len(logs))]
+    parts = []
+    for name, log in zip(names, logs, strict=True):
+        parts += batches(log.encode() if isinstance(log, str) else log, step=step, file=name)
+    return question.report(question.combine([question.partial(part) for part in parts]), Context(names))

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 from functools import cache
 
 import pytest
 from conftest import CASES, REAL_RUNS, real_log, sidecar, truth
+from doors import answer, batches, tables
+from hypothesis import given
+from hypothesis import strategies as st
 
 from logscope.errors import UsageError
-from logscope.model import Payload, Prefix, Segment, ServerEvent
-from logscope.queries.accept import Accept, Window, parse_window
-from logscope.queries.intervals import read
-from logscope.queries.series import Bins, Series, decline
-from logscope.report import Context, ask
+from logscope.queries.acceptance import Accept, Acceptance, Window, gather, parse_window
+from logscope.queries.acceptance.intervals import read
+from logscope.report import Context, Line
 from logscope.run import load
 
 
@@ -44,24 +42,34 @@ def places(fact):
     return [int(place.rpartition(":")[2]) for place in fact["places"]]
 
 
-def decode(line, length, *, time=None, rate=None, running=1, tp=0, **fields):
-    """Make a decode line as the parser hands it on."""
-    values = {"running_req": running, "accept_len": length, **fields}
-    if rate is not None:
-        values["accept_rate"] = rate
-    prefix = Prefix(time=time, tp_rank=tp)
-    return ServerEvent(
-        (line, 100 * line, prefix, Payload("event", "decode_stats", fields=values)), 1, "serving", "x.log"
+def decode(length, *, at=None, rate=None, running=1, tp=0):
+    """Return a decode line; ``at``: seconds, or a stamp."""
+    stamp = f"2026-01-01 {at // 3600:02}:{at // 60 % 60:02}:{at % 60:02}" if isinstance(at, int) else at
+    mark = "" if stamp is None else f"[{stamp} TP{tp}] "
+    rated = "" if rate is None else f"accept rate: {rate:.2f}, "
+    return (
+        f"{mark}Decode batch, #running-req: {running}, #token: 800, token usage: 0.01, accept len: {length:.3f}, {rated}"
+        "cuda graph: True, gen throughput (token/s): 150.00, #queue-req: 0\n"
+    )
+
+
+def args(**more):
+    """Return a line of server arguments that say how many rounds a line stands for."""
+    return (
+        f"[2026-01-01 00:00:00] server_args=ServerArgs({', '.join(f'{key}={value}' for key, value in more.items())})\n"
     )
 
 
 def series_of(lengths, interval=40, **settings):
-    """Ask the fold about decode lines with these lengths; return the one series and the report."""
-    fold = Accept()
-    segment = Segment(1, "x.log", 1, decode_log_interval=interval, **settings)
-    report = ask(fold, [segment, *(decode(at, value) for at, value in enumerate(lengths, 2))], Context())
-    ((_, series),) = fold.all_series()
-    return series, report
+    """Ask about decode lines with these lengths (from line 2 on); return the one series and the report."""
+    log = args(decode_log_interval=interval, **settings) + "".join(map(decode, lengths))
+    return series(log), answer(Accept(), log)
+
+
+def series(log):
+    """Return the one series of a log."""
+    (found,) = Acceptance(gather(tables(log.encode(), file="x.log"))).series.values()
+    return found
 
 
 # ---------------------------------------------------------------------------------------------------------- the cases
@@ -74,11 +82,8 @@ def test_period_era():
     assert (row["lines"], row["min"], row["max"]) == tuple(want["accept_len"][key] for key in ("n", "min", "max"))
     assert round(row["accept_len_mean"], 2) == want["accept_len"]["mean_by_round"]
     assert row["rate_rule"] == f"len/{want['accept_rate_denominator']}"
-    fold = Accept()
-    ask(fold, run_of("01").items, Context())
-    ((_, series),) = fold.all_series()
     grown = sorted(want["rounds_per_interval_from_token_growth"])
-    assert grown[0] <= series.growth() <= grown[-1]
+    assert grown[0] <= series(case("01").read_text(encoding="utf-8")).growth() <= grown[-1]
     assert row["pauses"] == 1
     assert row["throughput_min"] == 144.30
     assert 144 < row["throughput"] < 189
@@ -107,10 +112,8 @@ def test_decay_is_found_with_its_levels():
 
 def test_decay_has_a_hole_between_its_first_levels():
     """Case 02: the longest time without a line is reported with its length and place."""
-    fold = Accept()
-    report = ask(fold, run_of("02").items, Context())
-    ((_, series),) = fold.all_series()
-    (hole,) = series.holes()
+    report = accept("02")
+    (hole,) = series(case("02").read_text(encoding="utf-8")).holes()
     assert hole.seconds == sidecar(case("02"))["longest_hole_seconds"]
     assert any("32 min 45 s" in note and "between levels 1 and 2" in note for note in report.notes)
 
@@ -157,7 +160,7 @@ def test_ranks_are_told_apart(number):
 def test_engines_are_kept_apart():
     """Case 14: five engines, inferred from the line before, never one number; no year is invented."""
     report, want = accept("14"), sidecar(case("14"))["by_engine"]
-    assert {row["engine"]: row["accept_len_mean"] for row in rows(report)} == {
+    assert {row["engine"]: round(row["accept_len_mean"], 2) for row in rows(report)} == {
         engine: values["length"] for engine, values in want.items()
     }
     assert {row["engine_evidence"] for row in rows(report)} == {"inferred from the engine line before"}
@@ -174,7 +177,9 @@ def test_engines_are_kept_apart():
 def test_per_position_lists():
     """Case 15: k from the list, the older meaning of the length, no drafts, and what the positions say."""
     run, want = run_of("15"), sidecar(case("15"))
-    intervals = {item.line: read(item.payload) for item in run.server if item.payload.event == "spec_metrics"}
+    events = run.tables.server.filter(run.tables.server["event"] == "spec_metrics")
+    said = [(line, run.tables.said[at].fields) for line, at in events.select("line", "said").iter_rows()]
+    intervals = {line: read("spec_metrics", fields) for line, fields in said}
     assert {str(line): one.draft_tokens for line, one in intervals.items()} == want["k_by_line"]
     assert [line for line, one in intervals.items() if one.without_bonus] == want["length_without_bonus"]
     assert [line for line, one in intervals.items() if one.no_drafts] == want["no_drafts"]
@@ -318,11 +323,18 @@ def test_windows_are_read_as_typed():
 
 # ---------------------------------------------------------------------------------------------- stretches and declines
 
+JITTER = [0.05, -0.05, 0.02, -0.02]
+
+
+def around(mean, count):
+    """Return so many lengths around a mean."""
+    return [mean + JITTER[at % 4] for at in range(count)]
+
 
 def test_stretches_of_nothing_accepted():
     """Two lines of 40 rounds make a stretch, one does not, and every line of a shorter run does."""
-    series, report = series_of([2.0, 1.0, 1.0, 2.0, 1.0])
-    assert [(one.first_line, one.lines, one.rounds) for one in series.long(series.floor)] == [(3, 2, 80)]
+    found, report = series_of([2.0, 1.0, 1.0, 2.0, 1.0])
+    assert [(one.first_line, one.lines, one.rounds) for one in found.long(found.floor)] == [(3, 2, 80)]
     assert any("nothing is accepted" in note for note in report.notes)
     short, _ = series_of([1.0, 1.0, 1.0], interval=10)
     assert len(short.long(short.floor)) == 1
@@ -332,9 +344,9 @@ def test_stretches_of_nothing_accepted():
 
 def test_the_maximum_comes_from_the_settings():
     """4 draft tokens allow 4.00; a deep tree's maximum is steps + 1; without settings only a rate of 1.00 tells."""
-    full, _ = series_of([4.0, 4.0], num_draft_tokens=4, num_steps=3)
+    full, _ = series_of([4.0, 4.0], speculative_num_draft_tokens=4, speculative_num_steps=3)
     assert len(full.long(full.ceiling)) == 1
-    tree, _ = series_of([4.0, 4.0], num_draft_tokens=16, num_steps=3)
+    tree, _ = series_of([4.0, 4.0], speculative_num_draft_tokens=16, speculative_num_steps=3)
     assert len(tree.long(tree.ceiling)) == 1
     unknown, _ = series_of([4.0, 4.0])
     assert unknown.long(unknown.ceiling) == []
@@ -342,29 +354,23 @@ def test_the_maximum_comes_from_the_settings():
 
 def test_a_lasting_decline():
     """From 3.00 to 2.00 for the last 400 rounds is lasting, for 80 rounds it is not, and a recovery is none."""
-    jitter = [0.05, -0.05, 0.02, -0.02]
-    high = [3 + jitter[at % 4] for at in range(20)]
-    low = [2 + jitter[at % 4] for at in range(10)]
-    series, _ = series_of(high + low)
-    found = series.decline()
+    high, low = around(3, 20), around(2, 10)
+    found = series_of(high + low)[0].decline
     assert found is not None
     assert found.lasting
     assert (found.begin.first_line, found.low_rounds) == (22, 400)
     assert found.change == pytest.approx(-1 / 3, abs=0.01)
-    short, _ = series_of(high + low[:4], interval=20)
-    brief = short.decline()
+    brief = series_of(high + low[:4], interval=20)[0].decline
     assert brief is not None
     assert not brief.lasting
-    back, _ = series_of(high + low + [value + 0.2 for value in high])
-    assert back.decline() is None
+    assert series_of(high + low + [value + 0.2 for value in high])[0].decline is None
 
 
 def test_a_level_that_was_left_before_is_no_lasting_decline():
     """Low, high, low again: acceptance varies with the work; the second fall is a note."""
-    jitter = [0.05, -0.05, 0.02, -0.02]
-    low, high = ([mean + jitter[at % 4] for at in range(20)] for mean in (2.0, 3.0))
-    series, report = series_of(low + high + low)
-    found = series.decline()
+    low, high = around(2.0, 20), around(3.0, 20)
+    one, report = series_of(low + high + low)
+    found = one.decline
     assert found is not None
     assert found.seen_before
     assert not found.lasting
@@ -374,8 +380,7 @@ def test_a_level_that_was_left_before_is_no_lasting_decline():
 
 def test_a_dip_is_told_as_a_dip():
     """High, low for a while, high again: where it fell and where it rose, not that it hardly changed from end to end."""
-    jitter = [0.05, -0.05, 0.02, -0.02]
-    _, report = series_of([mean + jitter[at % 4] for mean in (2.6, 1.6, 2.58) for at in range(30)])
+    _, report = series_of(around(2.6, 30) + around(1.6, 30) + around(2.58, 30))
     (note,) = [note for note in report.notes if "falls" in note]
     assert note.endswith("falls to 1.60 over 30 lines from x.log:32 on, and rises again: 2.58 from x.log:62 on")
 
@@ -384,20 +389,16 @@ def test_a_dip_is_told_as_a_dip():
 def test_ranks_that_accept_less_than_the_others_are_named(lows, named):
     """Some of four ranks accept half, throughout: named when they are no more than the others; equal ranks are not."""
     lines = [
-        decode(4 * at + rank + 2, (1.3 if rank in lows else 2.6) + [0.05, -0.05, 0.02, -0.02][at % 4], tp=rank)
-        for at in range(40)
-        for rank in range(4)
+        decode((1.3 if rank in lows else 2.6) + JITTER[at % 4], at=at, tp=rank) for at in range(40) for rank in range(4)
     ]
-    report = ask(Accept(), [Segment(1, "x.log", 1, decode_log_interval=40), *lines], Context())
+    report = answer(Accept(), args(decode_log_interval=40) + "".join(lines))
     assert ("accepts less, 1.30 against 2.60" in report.headline) == named
     assert len([note for note in report.notes if "accepts less" in note]) == (len(lows) if named else 0)
 
 
 def test_a_late_step_is_a_decline():
     """The trend of 120 lines hardly sees a step of the last 10; the comparison of the levels does."""
-    jitter = [0.05, -0.05, 0.02, -0.02]
-    series, _ = series_of([3 + jitter[at % 4] for at in range(110)] + [2 + jitter[at % 4] for at in range(10)])
-    found = series.decline()
+    found = series_of(around(3, 110) + around(2, 10))[0].decline
     assert found is not None
     assert found.trend_z > -4
     assert found.levels_z < -4
@@ -406,25 +407,22 @@ def test_a_late_step_is_a_decline():
 
 def test_a_slow_decline_is_a_decline():
     """No single step, but 40 lines that sink from 3.0 to 2.0."""
-    series, _ = series_of([round(3 - at / 39 + (0.03 if at % 2 else -0.03), 2) for at in range(40)])
-    found = series.decline()
+    found = series_of([round(3 - at / 39 + (0.03 if at % 2 else -0.03), 2) for at in range(40)])[0].decline
     assert found is not None
     assert found.lasting
     assert found.trend_z < -4
 
 
 def test_one_level_is_no_decline():
-    """A series without levels, or with one, has no fall."""
-    assert decline([], []) is None
-    series, _ = series_of([2.5] * 30)
-    assert series.decline() is None
+    """A series with one level has no fall."""
+    assert series_of([2.5] * 30)[0].decline is None
 
 
 # -------------------------------------------------------------------------------------------------- vLLM and neighbours
 
 
 def metrics(**fields):
-    """Make a vLLM metrics payload that agrees with itself, with changes."""
+    """Return the fields of a vLLM metrics line that agrees with itself, with changes."""
     values = {
         "mean_acceptance_length": 2.87,
         "accepted": 282,
@@ -433,7 +431,7 @@ def metrics(**fields):
         "draft_acceptance_rate": 62.3,
         "units": {"draft_acceptance_rate": "%"},
     }
-    return Payload("event", "spec_metrics", fields=values | fields)
+    return values | fields
 
 
 @pytest.mark.parametrize(
@@ -446,45 +444,77 @@ def metrics(**fields):
 )
 def test_a_metrics_line_that_contradicts_itself(fields, words):
     """Each of the line's identities is tested; the one that fails is named, and only that."""
-    assert read(metrics()).violations == []
-    (violation,) = read(metrics(**fields)).violations
+    assert read("spec_metrics", metrics()).violations == []
+    (violation,) = read("spec_metrics", metrics(**fields)).violations
     assert words in violation
+
+
+@given(
+    verifies=st.integers(1, 3000),
+    k=st.integers(1, 8),
+    steps=st.lists(st.integers(0, 1000), min_size=8, max_size=8),
+    depth=st.integers(1, 8),
+)
+def test_the_true_verifies_are_never_contradicted(verifies, k, steps, depth):
+    """Counts of a made-up interval, printed as vLLM prints them: V is found within what its prints leave, no violation."""
+    depth = min(depth, k)
+    counts = sorted((verifies * step // 1000 for step in steps[:depth]), reverse=True)
+    accepted = sum(counts)
+    fields = {
+        "mean_acceptance_length": round(1 + accepted / verifies, 2),
+        "accepted": accepted,
+        "drafted": depth * verifies,
+        "per_position": [round(count / verifies, 3) for count in counts] + [0.0] * (k - depth),
+        "speculative_depth": depth,
+    }
+    found = read("spec_metrics", fields)
+    assert found.violations == []
+    assert not found.without_bonus
+    assert found.verifies is not None
+    if accepted:
+        assert accepted / (fields["mean_acceptance_length"] - 1 + 0.0051) <= found.verifies
+        assert found.verifies * (fields["mean_acceptance_length"] - 1 - 0.0051) <= accepted
+    if depth == k:
+        assert found.verifies == verifies
 
 
 def test_weights_of_metrics_lines_are_their_drafts():
     """453 drafted tokens of 3 a draft are 151 verifies."""
-    assert read(metrics()).verifies == 151
+    assert read("spec_metrics", metrics()).verifies == 151
 
 
 def test_an_engine_line_speaks_for_one_metrics_line():
     """A second metrics line of a process with several engines has no known engine."""
-
-    def event(line, payload):
-        return ServerEvent((line, line, Prefix(origin="APIServer", pid=7), payload), 1, "serving", "x.log")
+    mark = "(APIServer pid=7) INFO 09-02 11:01:06 [x.py:1] "
 
     def engine(name):
-        return Payload("event", "engine_stats", fields={"engine": name, "running": 1})
+        return (
+            f"{mark}Engine {name}: Avg prompt throughput: 1.0 tokens/s, Avg generation throughput: 50.0 tokens/s, "
+            "Running: 1 reqs, Waiting: 0 reqs, GPU KV cache usage: 1.0%, Prefix cache hit rate: 0.0%\n"
+        )
 
-    items = [Segment(1, "x.log", 1), event(1, engine("000")), event(2, metrics()), event(3, engine("001"))]
-    items += [event(4, metrics()), event(5, metrics())]
-    report = ask(Accept(), items, Context())
+    line = (
+        f"{mark}SpecDecoding metrics: Mean acceptance length: 2.87, Accepted throughput: 9.40 tokens/s, Drafted throughput: "
+        "15.10 tokens/s, Accepted: 282 tokens, Drafted: 453 tokens, Per-position acceptance rate: 0.821, 0.609, 0.437, "
+        "Avg Draft acceptance rate: 62.3%\n"
+    )
+    report = answer(Accept(), engine("000") + line + engine("001") + line + line)
     assert {(row["engine"], row["lines"]) for row in rows(report)} == {("000", 1), ("001", 1), (None, 1)}
-    single = ask(Accept(), [*items[:3], event(3, metrics())], Context())
+    single = answer(Accept(), engine("000") + line + line)
     assert [(row["engine"], row["lines"]) for row in rows(single)] == [("000", 2)]
 
 
 def test_cumulative_lines_are_kept_apart():
     """The lines of vLLM V0 count since the start: no interval, no mean; tokens per verify from its own counts."""
 
-    def line(number, accepted, drafted, emitted):
-        fields = {"draft_acceptance_rate": 0.642, "system_efficiency": 0.598, "speculative_tokens": 3}
-        fields |= {"accepted": accepted, "drafted": drafted, "emitted": emitted}
-        payload = Payload("event", "spec_metrics_cumulative", fields=fields)
-        return ServerEvent((number, number, Prefix(), payload), 1, "serving", "x.log")
+    def line(accepted, drafted, emitted):
+        return (
+            "INFO 02-12 08:00:10 metrics.py:477] Speculative metrics: Draft acceptance rate: 0.642, System efficiency: "
+            f"0.598, Number of speculative tokens: 3, Number of accepted tokens: {accepted}, Number of draft tokens: "
+            f"{drafted}, Number of emitted tokens: {emitted}.\n"
+        )
 
-    report = ask(
-        Accept(), [Segment(1, "x.log", 1), line(1, 8547, 13311, 10616), line(2, 9547, 14811, 11916)], Context()
-    )
+    report = answer(Accept(), line(8547, 13311, 10616) + line(9547, 14811, 11916))
     assert rows(report) == []
     (row,) = rows(report, "cumulative")
     assert row["tokens_per_verify"] == pytest.approx(11916 / (14811 / 3), abs=1e-3)
@@ -495,92 +525,101 @@ def test_llamacpp_lines():
     """The drafts behind a line of llama.cpp follow from its length; a short draft is no contradiction."""
     fields = {"draft_acceptance_rate": 0.64479, "accepted": 167, "drafted": 259, "mean_acceptance_length": 2.92}
     fields["per_position"] = [0.805, 0.632, 0.483]
-    found = read(Payload("event", "llamacpp_acceptance", fields=fields))
+    found = read("llamacpp_acceptance", fields)
     assert found.length == 2.92
-    assert found.verifies == pytest.approx(167 / 1.92)
+    assert found.verifies == 87
     assert found.violations == []
 
 
-# -------------------------------------------------------------------------------------------------------------- the fold
+# --------------------------------------------------------------------------------------------------------- the question
 
 
 def test_the_warm_up_is_left_out():
     """What a server prints before it says that it is ready is no user's request; without that line all counts."""
-    ready = ServerEvent((3, 300, Prefix(), Payload("event", "ready")), 1, "warmup", "x.log")
-    items = [Segment(1, "x.log", 1), decode(2, 1.0), ready, decode(4, 3.0)]
-    report = ask(Accept(), items, Context())
+    ready = "The server is fired up and ready to roll!\n"
+    report = answer(Accept(), decode(1.0) + ready + decode(3.0))
     assert [(row["lines"], row["accept_len_mean"]) for row in rows(report)] == [(1, 3.0)]
     assert report.facts["lines_of_the_warm-up"]["count"] == 1
-    assert [row["lines"] for row in rows(ask(Accept(), [items[0], items[1], items[3]], Context()))] == [2]
+    assert [row["lines"] for row in rows(answer(Accept(), decode(1.0) + decode(3.0)))] == [2]
 
 
 def test_the_weight_is_the_mean_of_both_ends():
     """A line shows the running requests of one moment: 4 after 2 stands for 3 over the interval."""
-    items = [Segment(1, "x.log", 1, decode_log_interval=10), decode(2, 3.0, running=2), decode(3, 1.0, running=4)]
-    (row,) = rows(ask(Accept(), items, Context()))
+    log = args(decode_log_interval=10) + decode(3.0, running=2) + decode(1.0, running=4)
+    (row,) = rows(answer(Accept(), log))
     assert row["accept_len_mean"] == pytest.approx((20 * 3.0 + 30 * 1.0) / 50)
+
+
+def test_iterations_count_rounds_where_they_are_printed():
+    """Iterations 100, 140 and 200 with 5 prefills before the last: 40 and 55 rounds; the first line has the default."""
+    line = decode(2.0, at=0)
+    numbered = [line.replace("Decode batch,", f"Decode batch [{at}],") for at in (100, 140, 200)]
+    prefill = (
+        "[2026-01-01 00:00:00 TP0] Prefill batch, #new-seq: 1, #new-token: 8, #cached-token: 0, token usage: 0.00, "
+    )
+    log = numbered[0] + numbered[1] + (prefill + "#running-req: 1, #queue-req: 0\n") * 5 + numbered[2]
+    (row,) = rows(answer(Accept(), log))
+    assert row["rounds"] == 40 + 40 + 55
 
 
 def test_time_that_goes_back():
     """A process that steps back is reported; two processes a second apart, or of two servers, are not."""
-    times = [("10:00:05", 0), ("10:00:04", 1), ("10:00:04", 0), ("10:00:09", 0)]
-    items = [Segment(1, "x.log", 1)]
-    items += [decode(at, 2.0, time=f"2026-01-01T{time}", tp=tp) for at, (time, tp) in enumerate(times, 2)]
-    report = ask(Accept(), items, Context())
+    times = [(5, 0), (4, 1), (4, 0), (9, 0)]
+    report = answer(Accept(), args() + "".join(decode(2.0, at=at, tp=tp) for at, tp in times))
     assert places(report.facts["lines_out_of_order"]) == [4]
 
 
 def test_a_new_year_in_dates_without_one():
     """12-31 is followed by 01-01 of the next year: five seconds, no hole and no step back."""
-    times = ["12-31T23:59:50", "12-31T23:59:55", "01-01T00:00:00", "01-01T00:00:05", "01-01T00:00:10"]
-    items = [Segment(1, "x.log", 1), *(decode(at, 2.0, time=time) for at, time in enumerate(times, 2))]
-    fold = Accept(year=2025)
-    report = ask(fold, items, Context())
+    times = ["12-31 23:59:50", "12-31 23:59:55", "01-01 00:00:00", "01-01 00:00:05", "01-01 00:00:10"]
+    metrics_line = (
+        "SpecDecoding metrics: Draft acceptance rate: 50.0%, Mean acceptance length: 2.00, Accepted: 10 tokens, "
+    )
+    metrics_line += "Drafted: 20 tokens, Per-position acceptance rate: 0.600, 0.400\n"
+    log = "".join(f"INFO {time} [metrics.py:87] {metrics_line}" for time in times)
+    report = answer(Accept(year=2025), log)
     assert "lines_out_of_order" not in report.facts
     (row,) = rows(report)
     assert (row["from"], row["to"]) == ("2025-12-31T23:59:50", "2026-01-01T00:00:10")
-    assert fold.all_series()[0][1].holes() == []
+    assert series(log).holes() == []
 
 
-def test_asking_again_gives_the_same_and_goes_on():
-    """A live log is asked again and again: no answer changes the next one."""
-    fold = Accept(window="30m")
-    items = run_of("02").items
-    for item in items[:20]:
-        fold.see(item)
-    first = json.dumps(fold.report(Context()).as_dict())
-    assert json.dumps(fold.report(Context()).as_dict()) == first
-    for item in items[20:]:
-        fold.see(item)
-    assert fold.report(Context()).as_dict() == ask(Accept(window="30m"), items, Context()).as_dict()
+def test_blocks_do_not_change_the_answer():
+    """Batch by batch, in any blocks and asked in between, the answer is that to the whole log."""
+    for number in ("02", "12b", "14", "15", "17"):
+        log = case(number).read_bytes()
+        whole = answer(Accept(window="30m"), log).as_dict()
+        assert answer(Accept(window="30m"), log, step=300).as_dict() == whole, number
+    question, parts = Accept(), []
+    for part in batches(case("02").read_bytes(), step=2000, file="x.log"):
+        parts.append(question.partial(part))
+        question.report(question.combine(parts), Context(["x.log"]))
+    last = question.report(question.combine(parts), Context(["x.log"]))
+    assert last.as_dict() == answer(question, case("02").read_bytes()).as_dict()
 
 
 def test_a_long_series_is_reduced_and_keeps_its_extremes(monkeypatch):
     """Beyond the limit neighbours are joined: sums, first and last line, and every extreme stay."""
-    monkeypatch.setattr("logscope.queries.series.EXACT_LINES", 16)
-    series, report = series_of([2.0 + 0.001 * at for at in range(99)] + [1.0])
-    bins = series.bins
-    assert len(bins) <= 16
-    assert bins.size == 8
-    assert bins.total("lines", 0, len(bins)) == 100
-    assert min(bins.columns["smallest"]) == 1.0
-    assert (bins.columns["first"][0], bins.columns["last"][-1]) == (2, 101)
-    assert series.stats.mean == pytest.approx((sum(2.0 + 0.001 * at for at in range(99)) + 1.0) / 100)
+    monkeypatch.setattr("logscope.queries.acceptance.lines.EXACT_LINES", 16)
+    lengths = [2.0 + 0.001 * at for at in range(99)] + [1.0]
+    found, report = series_of(lengths)
+    assert found.rows.height <= 16
+    assert found.rows["lengths"].max() == 8
+    assert (found.stats.lines, found.rounds) == (100, 4000)
+    assert found.stats.quantile(0) == 1.0
+    assert (found.rows["first"][0], found.rows["last"][-1]) == (2, 101)
+    assert found.stats.mean == pytest.approx(sum(lengths) / 100)
     assert any("means of 8 lines" in note for note in report.notes)
 
 
-def test_bins_start_exact():
-    """Below the limit every line is its own bin."""
-    series = Series(40)
-    assert isinstance(series.bins, Bins)
-    assert series.bins.size == 1
-
-
-def test_no_frame_library_is_imported():
-    """Asking about acceptance, configuration or errors imports neither polars nor pydantic nor rich."""
-    code = (
-        "import sys, logscope.queries.accept, logscope.queries.config, logscope.queries.failures;"
-        "print([name for name in ('polars', 'pydantic', 'rich', 'numpy', 'typer') if name in sys.modules])"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"
+def test_many_servers_have_one_line_each_where_they_differ():
+    """Of 30 servers 28 agree: the screen names the other two, the worst first, and says the rest in one line."""
+    logs = [args(decode_log_interval=40) + "".join(map(decode, around(2.8, 20))) for _ in range(28)]
+    logs.insert(3, args(decode_log_interval=40) + decode(1.0) * 20)
+    logs.insert(9, args(decode_log_interval=40) + "".join(map(decode, around(3.0, 20) + around(1.5, 10))))
+    report = answer(Accept(), *logs)
+    lines = [line for line in report.screen if isinstance(line, Line) and line.mark]
+    assert [line.mark for line in lines] == ["warning", "warning", "ok"]
+    assert [line.name for line in lines] == ["x3.log", "x9.log", "28 others"]
+    assert "nothing accepted" in lines[0].text
+    assert lines[1].chart.worst is not None

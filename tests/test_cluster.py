@@ -18,7 +18,7 @@ from conftest import real_bytes, real_log
 from logscope import cluster
 from logscope.cli import main
 from logscope.errors import InputError, UsageError
-from logscope.queries.accept import Accept
+from logscope.queries.acceptance import Accept
 from logscope.queries.summarize import Summarize
 from logscope.run import answer
 

@@ -13,7 +13,8 @@ from conftest import CASES, REAL_RUNS, real_bytes, real_log, sidecar
 from logscope.model import Payload, Prefix, Segment, ServerEvent
 from logscope.queries.arguments import NOT_PRINTED, differences, group_of, order_of, shown
 from logscope.queries.config import Config
-from logscope.report import Context, ask
+from logscope.queries.folded import tables_of
+from logscope.report import Context
 from logscope.run import load
 
 
@@ -31,6 +32,11 @@ def run_of(*logs):
 def config(*logs, **options):
     """Ask these logs."""
     return run_of(*logs).ask(Config(**options))
+
+
+def ask(question, items):
+    """Ask about these items."""
+    return question.report(question.combine([question.partial(tables_of(items))]), Context())
 
 
 def rows(report, name):
@@ -233,7 +239,7 @@ def test_what_matters_most_is_first():
 def test_secrets_are_not_printed():
     """A key given on the command line stands in no table and in no fact."""
     segment = Segment(1, "x.log", 1, server_args={"api_key": "sk-very-secret", "tp_size": 2}, server_args_line=1)
-    report = ask(Config(every=True), [segment], Context())
+    report = ask(Config(every=True), [segment])
     assert "sk-very-secret" not in json.dumps(report.as_dict())
     assert shown("api_key", "sk-very-secret") == "set, not shown"
     assert shown("api_key", None) == "None"
@@ -249,7 +255,7 @@ def test_nodes_of_one_launch_are_compared():
 
     args = {"tp_size": 2, "speculative_num_steps": 3}
     segment = Segment(1, "x.log", 1, server_args=args, server_args_line=1)
-    report = ask(Config(), [segment, line(1, **args), line(2, **(args | {"speculative_num_steps": 5}))], Context())
+    report = ask(Config(), [segment, line(1, **args), line(2, **(args | {"speculative_num_steps": 5}))])
     assert any("node-2 prints other arguments: speculative_num_steps" in note for note in report.notes)
 
 

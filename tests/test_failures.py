@@ -9,9 +9,10 @@ import pytest
 from conftest import CASES, REAL_RUNS, real_log, sidecar
 
 from logscope.model import Payload, Prefix, Segment, ServerEvent
-from logscope.queries.failures import Failures
+from logscope.queries.errors import Errors, silences
+from logscope.queries.folded import tables_of
 from logscope.queries.sizes import explain_sizes
-from logscope.report import Context, ask
+from logscope.report import Context
 from logscope.run import load
 
 
@@ -24,17 +25,17 @@ def case(number):
 @cache
 def errors(number):
     """Ask a case."""
-    return load(str(case(number))).ask(Failures())
+    return load(str(case(number))).ask(Errors())
 
 
 def rows(report, name):
     return report.tables[name].rows
 
 
-def event(line, name, *, time="2026-01-01T00:00:00", origin=None, tp=None, **fields):
+def event(line, name, *, time="2026-01-01T00:00:00", origin=None, tp=None, file="x.log", **fields):
     """Make a server event as the parser hands it on."""
     payload = Payload("event", name, fields=fields)
-    return ServerEvent((line, line, Prefix(time=time, origin=origin, tp_rank=tp), payload), 1, "serving", "x.log")
+    return ServerEvent((line, line, Prefix(time=time, origin=origin, tp_rank=tp), payload), 1, "serving", file)
 
 
 def traceback(line, message, *, exception="RuntimeError", **fields):
@@ -42,9 +43,15 @@ def traceback(line, message, *, exception="RuntimeError", **fields):
     return event(line, "traceback", exception=exception, message=message, **fields)
 
 
-def ask_about(*items):
-    """Ask the fold about these events."""
-    return ask(Failures(), [Segment(1, "x.log", 1), *items], Context())
+def ask_about(*items, step=None):
+    """Ask about these events, in batches of ``step``."""
+    step = step or len(items)
+    files = dict.fromkeys(item.file for item in items)
+    parts = [
+        Errors().partial(tables_of([*(Segment(1, file, 1) for file in files), *items[at : at + step]]))
+        for at in range(0, len(items), step)
+    ]
+    return Errors().report(Errors().combine(parts), Context(list(files)))
 
 
 # ---------------------------------------------------------------------------------------------------------- the cases
@@ -62,7 +69,7 @@ def test_two_of_three_states():
     (sizes,) = rows(report, "sizes")
     assert (sizes["want"], sizes["got"]) == tuple(f"{text} = {size}" for size, text in want["sizes"].items())
     assert [row["error"] for row in rows(report, "relayed")] == ["sigquit: a child process failed"]
-    text = str(report).lower()
+    text = json.dumps(report.as_dict()).lower()
     assert f"layer {want['unreachable_layer']}" in text
     assert "never reached" in text
     assert "2 states where 3 were due: 1 missing" in text
@@ -107,14 +114,15 @@ def test_warnings_are_no_errors():
 
 
 def test_prefixed_traceback_and_noise():
-    """Case 17: the traceback of process 128140 and its sizes, 21 against 6 rows; NCCL lines are no errors."""
+    """Case 17: the traceback of process 128140 and its sizes, 21 against 6 rows; the abort of rank 1; other NCCL lines are none."""
     report = errors("17")
-    first, second = rows(report, "errors")
+    first, abort, last = rows(report, "errors")
     assert first["process"] == "TP1 EP1 pid=128140"
+    assert (abort["line"], abort["process"]) == (19, "rank1")
     (sizes,) = rows(report, "sizes")
     assert (sizes["want"], sizes["got"], sizes["unit"]) == ("21", "6", None)
     assert "rows" in sizes["means"]
-    assert (second["process"], second["error"]) == ("rank0", "a traceback without its exception line")
+    assert (last["process"], last["error"]) == ("rank0", "a traceback without its exception line")
 
 
 def test_first_error_among_five():
@@ -139,7 +147,7 @@ def test_first_error_among_five():
 @pytest.mark.parametrize("name", REAL_RUNS)
 def test_real_servers(name):
     """Only the server that died of its embedding has an error; a shutdown is none."""
-    report = load(str(real_log(name))).ask(Failures())
+    report = load(str(real_log(name))).ask(Errors())
     if name != "fault-embed-captured":
         assert report.verdict == "ok"
         assert "errors" not in report.tables
@@ -318,19 +326,9 @@ def test_the_last_events_of_the_process_before_it():
 
 def test_errors_of_several_files_stand_by_time():
     """The file named second may hold the first error."""
-    early = ServerEvent(
-        (5, 5, Prefix(time="2026-01-01T00:00:01"), Payload("event", "traceback", fields={"exception": "A"})),
-        1,
-        "serving",
-        "b.log",
-    )
-    late = ServerEvent(
-        (1, 1, Prefix(time="2026-01-01T00:00:09"), Payload("event", "traceback", fields={"exception": "B"})),
-        1,
-        "serving",
-        "a.log",
-    )
-    report = ask(Failures(), [Segment(1, "a.log", 1), late, Segment(1, "b.log", 1), early], Context())
+    late = event(1, "traceback", time="2026-01-01T00:00:09", file="a.log", exception="B")
+    early = event(5, "traceback", time="2026-01-01T00:00:01", file="b.log", exception="A")
+    report = ask_about(late, early)
     assert [fact["exception"] for fact in report.facts["errors"]] == ["A", "B"]
 
 
@@ -340,3 +338,119 @@ def test_a_log_that_only_fails_keeps_memory_flat():
     report = ask_about(*items)
     assert len(report.facts["errors"]) == 500
     assert any("1,000 errors" in note for note in report.notes)
+
+
+# ------------------------------------------------------------------------------------------------------ ends of a process
+
+
+def test_one_end_in_several_words_is_one_error():
+    """An abort, where it was raised, what the interpreter and its dump add, and the signal: one error with its top frame."""
+    report = ask_about(
+        event(4, "process_group_abort", time=None, origin="rank3", rank=3, message="CUDA error: device-side assert"),
+        event(9, "raised_from", time=None, function="check", place="/c10/CUDAException.cpp:44"),
+        event(11, "fatal_python_error", time=None, message="Aborted"),
+        event(13, "thread_dump", time=None, top_frame="scheduler.py:1419 in watchdog_thread"),
+        event(15, "fatal_signal", time=None, signal="Aborted"),
+    )
+    (fact,) = report.facts["errors"]
+    assert (fact["line"], fact["process"], fact["count"]) == (4, "rank3", 1)
+    assert "check" in report.findings[0].evidence
+
+
+def test_an_assertion_of_thousands_of_threads_is_one_error():
+    """device-side assert: a line a thread, one error with its count; the traceback behind it follows from another place."""
+    lines = [
+        event(at, "device_assert", block="[0,0,0]", thread=f"[{at},0,0]", condition="i < n") for at in range(1, 40)
+    ]
+    (fact,) = ask_about(*lines).facts["errors"]
+    assert (fact["count"], fact["line"]) == (39, 1)
+
+
+def test_an_error_raised_again_while_it_is_handled_is_one():
+    """The second half of a chained traceback names no error of its own; the same exception again counts."""
+    again = traceback(10, "gave up", exception="ServerError", chained=1)
+    (fact,) = ask_about(traceback(1, "the cause", tp=1), again).facts["errors"]
+    assert (fact["message"], fact["count"], fact["again"]) == ("the cause", 1, ["x.log:10"])
+    (fact,) = ask_about(traceback(1, "the cause", tp=1), traceback(10, "the cause", tp=1, chained=1)).facts["errors"]
+    assert fact["count"] == 2
+
+
+@pytest.mark.parametrize(
+    "follower",
+    [
+        event(3, "sigquit"),
+        event(3, "child_exit", exit_code=-15),
+        event(3, "child_crashed", child_pid=7, exit_code=-15),
+        event(3, "process_died", kind="Engine core", process="EngineCore_DP0", follows="client"),
+    ],
+)
+def test_what_a_wanted_end_brings_is_no_error(follower):
+    """SIGTERM, and what it ends: no error, and it is said; without it a child that dies is one."""
+    ended = ask_about(event(1, "shutdown", signal="SIGTERM"), follower)
+    assert ended.verdict == "ok"
+    assert any("told to end" in note for note in ended.notes)
+    # Hours later, the end before has nothing to do with it.
+    late = ask_about(
+        event(1, "shutdown", signal="SIGTERM"), event(3, "child_exit", time="2026-01-01T05:00:00", exit_code=-9)
+    )
+    assert late.verdict == "findings"
+
+
+def test_a_killed_child_and_who_killed_it():
+    """The kernel's line comes last and is the cause; what was told before follows from it."""
+    killed = event(3, "child_exit", exit_code=-9, tp=0)
+    alone = ask_about(killed)
+    assert "SIGKILL" in alone.headline
+    (fact,) = ask_about(killed, event(5, "oom_kill", pid=4242, process="sglang")).facts["errors"]
+    assert "4242" in fact["message"]
+    assert fact["relayed_count"] == 1
+
+
+def test_headers_belong_to_the_traceback_behind_them():
+    """ "WorkerProc failed to start." is no error of its own where its traceback is printed, and one where it is not."""
+    header = event(1, "process_failed", process="WorkerProc", what="failed to start", tp=1)
+    (fact,) = ask_about(header, traceback(2, "boom", tp=1)).facts["errors"]
+    assert fact["message"] == "boom"
+    (fact,) = ask_about(header).facts["errors"]
+    assert fact["message"] == "WorkerProc failed to start"
+
+
+def test_sizes_while_weights_load_are_of_weights():
+    """A factor of 8 is packing or sharding; whole numbers of hidden states are not spoken of."""
+    numbers = {"a": 512, "b": 4096, "dimension": 0}
+    failed = traceback(
+        1, "The size of tensor a (512) ...", last_frame="default_loader.py:64 in load_weights", mismatch_line=3
+    )
+    (row,) = rows(ask_about(failed, event(3, "size_mismatch", **numbers)), "sizes")
+    assert "packing" in row["means"]
+    assert "shard" in row["means"]
+    assert "state" not in row["means"]
+
+
+@pytest.mark.parametrize(("gap", "silent"), [(50, False), (300, True)])
+def test_a_process_that_falls_silent_while_others_go_on(gap, silent):
+    """DP1 prints every second for ten seconds and then nothing more, for 50 s and for 300 s."""
+    stamp = "2026-01-01T00:{:02}:{:02}".format
+    items = [event(at, "decode_stats", time=stamp(0, at), tp=tp) for at in range(1, 11) for tp in (0, 1)]
+    items += [event(20, "http_access", time=stamp((10 + gap) // 60, (10 + gap) % 60), tp=0, status=200)]
+    report = ask_about(*items)
+    found = [note for note in report.notes if note.startswith("TP1 printed its last line at x.log:10")]
+    assert bool(found) == silent
+    assert [
+        one.process
+        for one in silences(Errors().combine([Errors().partial(tables_of([Segment(1, "x.log", 1), *items]))]))
+    ] == ["TP1"] * silent
+
+
+def test_batches_do_not_change_the_answer():
+    """Errors, what follows from them and the events before them, in batches of any size."""
+    items = [event(at, "prefill_stats", tp=at % 2, new_token=at) for at in range(1, 9)]
+    items += [
+        traceback(10, "boom", tp=1),
+        event(12, "sigquit"),
+        traceback(20, "bang", tp=0),
+        event(22, "shutdown", signal="SIGTERM"),
+    ]
+    whole = ask_about(*items).as_dict()
+    for step in (1, 2, 3, 5):
+        assert ask_about(*items, step=step).as_dict() == whole, step

@@ -31,10 +31,10 @@ from logscope.check import Checker
 from logscope.errors import GrammarError
 from logscope.grammar import inside_quotes, proof
 from logscope.model import ForwardPass, Payload, ServerEvent
-from logscope.queries.accept import Accept
+from logscope.queries.acceptance import Accept
 from logscope.queries.captures import Captures
 from logscope.queries.config import Config
-from logscope.queries.failures import Failures
+from logscope.queries.errors import Errors
 from logscope.queries.norms import Norms
 from logscope.queries.shapes import Shapes
 from logscope.queries.summarize import Summarize
@@ -289,7 +289,7 @@ def read(data: bytes, *, keep_copies: bool = True) -> tuple[Parser, list[Item]]:
 
 def questions() -> list[Any]:
     """Return every question there is, and the checker with and without a contract."""
-    asked: list[Any] = [Summarize(), Captures(), Shapes(), Norms(), Accept(), Config(), Failures()]
+    asked: list[Any] = [Summarize(), Captures(), Shapes(), Norms(), Accept(), Config(), Errors()]
     return [*asked, Checker(), Checker(CONTRACT), Checker({"aux_layer_ids": [2, 30, 58]})]
 
 

@@ -9,7 +9,7 @@ from conftest import CASES, sidecar
 from hypothesis import given
 from hypothesis import strategies as st
 
-from logscope.queries.rates import RateRanges, Reading, candidates, decide, mixed
+from logscope.queries.acceptance.rates import RateRanges, Reading, candidates, decide, mixed
 
 # (accept len, accept rate) -> definition, denominator of the formula; pairs as printed in public reports and the cases.
 PAIRS = [

@@ -15,7 +15,7 @@ from conftest import CASE_LOGS, CASES, REAL_RUNS, real_bytes, real_log, sidecar,
 
 from logscope.errors import NothingRecognised
 from logscope.model import Accounting, ForwardPass, Payload, Prefix, Record, Segment
-from logscope.queries.accept import Accept
+from logscope.queries.acceptance import Accept
 from logscope.queries.captures import Captures
 from logscope.queries.norms import Norms
 from logscope.queries.shapes import Shapes

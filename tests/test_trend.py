@@ -9,7 +9,14 @@ from itertools import combinations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from logscope.queries.trend import level_starts, noise, rank_correlation, rank_difference, rank_trend, same_order
+from logscope.queries.acceptance.trend import (
+    level_starts,
+    noise,
+    rank_correlation,
+    rank_difference,
+    rank_trend,
+    same_order,
+)
 
 VALUES = st.lists(st.sampled_from([1.0, 1.5, 2.0, 2.25, 3.0, 4.0]), min_size=4, max_size=40)
 

@@ -196,7 +196,7 @@ def accept(
 ) -> int:
     """Show how many tokens each verify accepted, over time, and under which definition of the rate."""
     from logscope.cli.reading import arguments, ask
-    from logscope.queries.accept import Accept
+    from logscope.queries.acceptance import Accept
 
     words: dict[str, Any] = {"window": window, "by": by, "year": year, "min": min, "below": below, "above": above}
     return ask(logs, shared, Accept(**words), f"accept({arguments(**words)})")
@@ -222,9 +222,9 @@ def config(
 def errors(logs: Logs, shared: Shared) -> int:
     """Show what failed first, in which process, and what only followed from it."""
     from logscope.cli.reading import ask
-    from logscope.queries.failures import Failures
+    from logscope.queries.errors import Errors
 
-    return ask(logs, shared, Failures(), "errors()")
+    return ask(logs, shared, Errors(), "errors()")
 
 
 @command

@@ -40,11 +40,11 @@ def report_page(logs: Sequence[str], shared: Shared, contract: str | None) -> in
     if wanted.path is None and sys.stdout.isatty():
         raise UsageError("a page is nothing for a terminal", help="-o report.html")
     from logscope.check import Checker  # noqa: PLC0415 - each command pays for its own imports only
-    from logscope.queries.accept import Accept  # noqa: PLC0415
+    from logscope.queries.acceptance import Accept  # noqa: PLC0415
     from logscope.queries.captures import Captures  # noqa: PLC0415
     from logscope.queries.charts import Charts  # noqa: PLC0415
     from logscope.queries.config import Config  # noqa: PLC0415
-    from logscope.queries.failures import Failures  # noqa: PLC0415
+    from logscope.queries.errors import Errors  # noqa: PLC0415
     from logscope.queries.norms import Norms  # noqa: PLC0415
     from logscope.queries.shapes import Shapes  # noqa: PLC0415
     from logscope.queries.summarize import Summarize  # noqa: PLC0415
@@ -52,7 +52,7 @@ def report_page(logs: Sequence[str], shared: Shared, contract: str | None) -> in
 
     accept = Accept()
     queries: list[Any] = [
-        Checker(contract), Summarize(), Captures(), Norms(), Shapes(), accept, Failures(), Config(), Charts(),
+        Checker(contract), Summarize(), Captures(), Norms(), Shapes(), accept, Errors(), Config(), Charts(),
     ]  # fmt: skip
     *reports, points = answers(logs, shared, queries)
     if wanted.form == "html":

@@ -91,7 +91,7 @@ def on_engine(
 def _ask_page(logs: Sequence[str], shared: Shared, query: Query, fail_on: str | None) -> int:
     """Show the answer as a page, with charts and the lines behind its findings."""
     from logscope.cli.evidence import page_text  # noqa: PLC0415 - pages only
-    from logscope.queries.accept import Accept  # noqa: PLC0415
+    from logscope.queries.acceptance import Accept  # noqa: PLC0415
     from logscope.queries.charts import Charts  # noqa: PLC0415
 
     report, accept, points = answers(logs, shared, [query, Accept(), Charts()])

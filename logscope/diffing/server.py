@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 from logscope.diffing.side import ERRORS
 from logscope.diffing.words import SIDES
 from logscope.model import Finding, Place
+from logscope.queries.acceptance.series import DECLINE_SHARE, DECLINE_Z, STRETCH_LINES, STRETCH_ROUNDS
 from logscope.queries.arguments import NOT_PRINTED, shown
 from logscope.queries.config import differences, settings
-from logscope.queries.series import DECLINE_SHARE, DECLINE_Z, STRETCH_LINES, STRETCH_ROUNDS
 from logscope.queries.words import and_list, count
 from logscope.report import Column, Table
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from logscope.diffing.side import Side
-    from logscope.queries.series import Stats
+    from logscope.queries.acceptance import Stats
     from logscope.report import Report
 
 # Settings that are no argument but are told by other lines, or not.
@@ -161,10 +161,12 @@ class Servers:
             return
         change = fact["change"] = (means[1] - means[0]) / means[0]
         rounds = [side.rounds() for side in self.sides]
-        enough = min(total.lines for total in totals) >= STRETCH_LINES and min(rounds) >= STRETCH_ROUNDS
+        enough = min(rounds) >= STRETCH_ROUNDS and all(
+            one.lines >= STRETCH_LINES or one.sums["drafted"] for one in totals
+        )
         z = _z(totals)
         text = f"accept len {means[0]:.2f} -> {means[1]:.2f} ({100 * change:+.0f} %){self._rate_words(fact)}"
-        lines = f"{count(totals[0].lines, 'line')} against {count(totals[1].lines, 'line')}"
+        lines = " against ".join(f"{count(one.lines, 'line')}, {one.sums['weight']:,.0f} verifies" for one in totals)
         # Relative to the larger mean, so that a rise and the same fall weigh alike.
         large = abs(means[1] - means[0]) >= DECLINE_SHARE * max(means)
         fact["evidence"] = "strong" if enough and z > DECLINE_Z else "weak"
@@ -259,14 +261,9 @@ def _definition(side: Side) -> tuple[str, str] | None:
 
 
 def _z(totals: tuple[Stats, Stats]) -> float:
-    """Return how many standard errors the mean accept lens of two sides lie apart, line by line."""
-    parts = []
-    for total in totals:
-        mean = sum(value * number for value, number in total.histogram.items()) / total.lines
-        square = sum(number * (value - mean) ** 2 for value, number in total.histogram.items())
-        parts.append((mean, square / (total.lines - 1) / total.lines if total.lines > 1 else math.inf))
-    apart = abs(parts[0][0] - parts[1][0])
-    error = math.sqrt(parts[0][1] + parts[1][1])
+    """Return how many standard errors the mean accept lens of two sides lie apart."""
+    apart = abs((totals[0].mean or 0.0) - (totals[1].mean or 0.0))
+    error = math.hypot(totals[0].error, totals[1].error)
     return apart / error if error else math.inf if apart else 0.0
 
 

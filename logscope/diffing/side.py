@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 from logscope.diffing.states import PassStore, Tables
 from logscope.model import Accounting, ForwardPass, Place, Segment, ServerEvent, Severity
-from logscope.queries.accept import Accept
-from logscope.queries.config import Config, Life, settings
-from logscope.queries.series import Stats
+from logscope.queries.config import Life, settings
+from logscope.queries.folded import Accepted, Configured
 
 if TYPE_CHECKING:
+    from logscope.queries.acceptance import Acceptance, Stats
     from logscope.report import Item
 
 # Errors and warnings of a server that are compared, the ones that end it first.
@@ -52,8 +52,8 @@ class Side:
     def __init__(self, tables: Tables) -> None:
         self.passes = PassStore(tables)
         self.segments: list[Segment] = []
-        self.config = Config()
-        self.accept = Accept()
+        self.config = Configured()
+        self._accept = Accepted()
         self.errors: dict[tuple[str, str], Seen] = {}
         self.strays: dict[tuple[Any, ...], Seen] = {}
         self.files: list[str] = []
@@ -63,7 +63,7 @@ class Side:
     def see(self, item: Item) -> None:
         """Take one item, in order."""
         self.config.see(item)
-        self.accept.see(item)
+        self._accept.see(item)
         if isinstance(item, ForwardPass):
             self.passes.add(item)
         elif isinstance(item, Segment):
@@ -84,9 +84,14 @@ class Side:
             if stray in self.strays or len(self.strays) < _MOST:
                 self.strays.setdefault(stray, Seen(item.place, payload.event)).count += 1
 
+    @property
+    def accept(self) -> Acceptance:
+        """What its lines say of acceptance."""
+        return self._accept.found
+
     def lives(self) -> list[Life]:
         """Return the server lives whose set-up is known."""
-        return [life for life in self.config.lives.values() if settings(life)]
+        return [life for life in self.config.part.values() if settings(life)]
 
     def known(self, name: str) -> list[int]:
         """Return the values of a number the segments say."""
@@ -99,10 +104,7 @@ class Side:
 
     def total(self) -> Stats | None:
         """Return the acceptance of all its processes together, None when none is printed."""
-        total = Stats()
-        for series in self.accept.series.values():
-            total.merge(series.stats)
-        return total if total.lines else None
+        return self.accept.total()
 
     def rounds(self) -> float:
         """Return the verify rounds its acceptance lines stand for."""

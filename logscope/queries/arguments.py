@@ -40,7 +40,10 @@ _GROUPS: Final[tuple[tuple[Group, re.Pattern[str]], ...]] = (
     ("layers", re.compile(r".*(?:layers_to_capture|requested_layers|num_hidden_layers|hidden_size|aux_layers)")),
     (
         "speculative",
-        re.compile(r"spec_.*|speculative_.*|decoupled_spec_.*|draft_type|enable_multi_layer_eagle|enable_draft_.*"),
+        re.compile(
+            r"spec_.*|speculative_.*|decoupled_spec_.*|draft_(?:type|model)|enable_multi_layer_eagle|enable_draft_.*"
+            r"|method|num_speculative_tokens"
+        ),
     ),
     (
         "chunking",
@@ -49,7 +52,7 @@ _GROUPS: Final[tuple[tuple[Group, re.Pattern[str]], ...]] = (
     (
         "parallel",
         re.compile(
-            r"(?:.*_)?(?:tp|dp|pp|ep|cp|dcp)_size|nnodes|enable_dp_.*|disable_attn_tp_gather|.*_context_parallel"
+            r"(?:.*_)?(?:tp|dp|pp|ep|cp|dcp)_size|(?:tensor|pipeline|data)_parallel_size|nnodes|enable_dp_.*|disable_attn_tp_gather|.*_context_parallel"
             r"|cp_strategy|load_balance_method|disaggregation_mode"
         ),
     ),
@@ -61,7 +64,7 @@ _GROUPS: Final[tuple[tuple[Group, re.Pattern[str]], ...]] = (
     (
         "model",
         re.compile(
-            r"model_.*|tokenizer_path|tokenizer_mode|revision|context_length|json_model_override_args|load_format"
+            r"model|version|model_.*|tokenizer_path|tokenizer_mode|revision|context_length|json_model_override_args|load_format"
             r"|trust_remote_code|target_type|.*_override_.*"
         ),
     ),
@@ -87,6 +90,8 @@ _FIRST = (
     "speculative_num_steps",
     "speculative_eagle_topk",
     "speculative_num_draft_tokens",
+    "method",
+    "num_speculative_tokens",
     "spec_version",
     "draft_type",
     "speculative_draft_model_path",
@@ -97,10 +102,20 @@ _FIRST = (
     "ep_size",
     "dtype",
     "quantization",
+    "target_quant",
+    "draft_quant",
     "disable_cuda_graph",
+    "version",
     "target_type",
     "model_path",
 )
+# What start-up lines tell besides arguments: a log whose start is lost tells nothing of them.
+DERIVED: Final = frozenset(
+    {
+        "requested_layers", "layers_to_capture", "num_hidden_layers", "hidden_size", "spec_version", "kv_tokens",
+        "graphs_captured", *(f"{role}_{what}" for role in ("target", "draft") for what in ("type", "quant", "dtype")),
+    }
+)  # fmt: skip
 # The groups whose arguments are shown without being asked for.
 SHOWN: Final[frozenset[Group]] = frozenset(
     {"layers", "speculative", "chunking", "parallel", "precision", "graphs", "model"}
@@ -192,17 +207,19 @@ def differences(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[Difference]:
         if not isinstance(one, bool) and not isinstance(other, bool) and one == other:
             continue
         group = group_of(key)
-        reason = _reason(group, one, other)
+        reason = _reason(key, group, one, other)
         out.append(Difference(key, one, other, group, reason is None, reason))
     out.sort(key=lambda found: (not found.matters, order_of(found.key)))
     return out
 
 
-def _reason(group: Group, one: Any, other: Any) -> str | None:
+def _reason(key: str, group: Group, one: Any, other: Any) -> str | None:
     """Return why a difference does not matter, None where it does."""
     if group == "harmless":
         return "changes neither what is captured nor what is accepted"
     if one is NOT_PRINTED or other is NOT_PRINTED:
+        if key in DERIVED:
+            return "not told by one of the logs"
         value = other if one is NOT_PRINTED else one
         # Sizes of one are no parallelism. Graph options, and the groups that are not shown, come and go with every
         # version, so that their absence says nothing.

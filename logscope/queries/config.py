@@ -1,17 +1,21 @@
-"""``logscope config``: what was really configured, what start-up adds to it, and what differs between two servers.
+"""``logscope config``: what was really configured, what start-up adds to it, and what differs between servers.
 
-This module is responsible for collecting start-up lines per segment and for showing them. Whether they contradict each
+This module is responsible for collecting start-up lines per run and for showing them. Whether they contradict each
 other is for the rules of ``check`` to say; what an argument is about, and what differs, is known by arguments.py.
 """
 
 from __future__ import annotations
 
+import json
 import re
+from collections import Counter
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from logscope.model import ForwardPass, Place, Segment
+import polars as pl
+
+from logscope.model import Place, Segment
 from logscope.queries.arguments import (
     NOT_PRINTED,
     SHOWN,
@@ -23,195 +27,196 @@ from logscope.queries.arguments import (
     shown,
     without_secrets,
 )
-from logscope.queries.clock import Clock, Moment, writer_label
+from logscope.queries.clock import Clock, writer_label
 from logscope.queries.tables import table, without_empty
 from logscope.queries.words import and_list, count
-from logscope.report import Column, Report
+from logscope.report import Column, Line, Report, Table, plain
 from logscope.versions import DRAFT_CLASS
 
 if TYPE_CHECKING:
-    from logscope.model import Payload, ServerEvent
-    from logscope.report import Context, Item
+    from collections.abc import Iterator, Sequence
 
-__all__ = ["Config", "Difference", "differences", "settings"]
+    from logscope.report import Context
+    from logscope.tables.tables import Tables
+
+__all__ = ["Config", "Difference", "Life", "differences", "settings"]
 
 # Start-up lines of one life that are kept: eight ranks print some dozens.
 _MOST = 1024
-_STARTUP = frozenset(
-    {"load_weight_begin", "load_weight_end", "kv_cache", "graph_capture_begin", "graph_capture_end", "ready"}
-)
+_STARTUP = (
+    "load_weight_begin", "load_weight_end", "kv_cache", "graph_capture_begin", "graph_capture_end", "ready",
+    "kv_cache_size", "graphs_captured", "engine_init_end", "startup_complete", "draft_implementation",
+    "llamacpp_build", "model_loaded",
+)  # fmt: skip
+_ENGINE = ("server_version", "engine_args", "engine_init", "engine_dump")
+_HEARD = (*_STARTUP, *_ENGINE, "server_args", "capture_plan")
 # Drafting by other methods: shown only where it is used, or asked for.
 _OTHER_METHODS = re.compile(r"speculative_(ngram|dflash|lookahead)_.*")
+# Drafts that come in the target's own checkpoint, and so in its quantisation.
+_SAME_CHECKPOINT = re.compile(r"MTP|NextN", re.IGNORECASE)
+_FROM_PLAN = {"requested": "requested_layers", "layers_to_capture": "layers_to_capture"}
+_FROM_PLAN |= {"num_hidden_layers": "num_hidden_layers", "hidden_size": "hidden_size"}
+# Lines of a run that are looked at for its first time.
+_FIRST_TIME = 64
+# Sides that are listed one by one where they differ.
+_FEW = 12
 
 
 @dataclass(slots=True)
 class Start:
-    """One start-up line: who printed it, where, when."""
+    """One start-up line: who printed it, where, when, and what it says."""
 
     event: str
     process: str
     place: Place
     time: str | None
-    moment: Moment | None
-    payload: Payload
+    fields: dict[str, Any]
+    usable: bool = True
 
 
 @dataclass(slots=True)
 class Life:
-    """What the lines of one segment say about its set-up."""
+    """What the lines of one run say about its set-up. ``engine``: settings of vLLM, from the line that tells most."""
 
     segment: Segment
     starts: list[Start] = field(default_factory=list)
-    # server_args lines, one for each node or actor of the same life: process, place, arguments
-    args: list[tuple[str, Place, dict[str, Any]]] = field(default_factory=list)
-    args_cut: bool = False
+    args: list[Start] = field(default_factory=list)
     plan: dict[str, Any] | None = None
-    first: Moment | None = None
+    engine: dict[str, Any] = field(default_factory=dict)
+    engine_line: int | None = None
+    first: str | None = None
     ready: Start | None = None
     left_out: int = 0
 
     @property
+    def server_args(self) -> dict[str, Any]:
+        """What the server was started with: SGLang's server_args, or vLLM's configuration."""
+        return self.segment.server_args or self.engine
+
+    @property
+    def args_cut(self) -> bool:
+        """Whether a line of arguments is cut."""
+        return any(not line.usable for line in self.args)
+
+    @property
     def place(self) -> Place:
         """Where its arguments stand, or else where it begins."""
-        return Place(self.segment.file, self.segment.server_args_line or self.segment.line)
+        return Place(self.segment.file, self.segment.server_args_line or self.engine_line or self.segment.line)
 
     def loads(self) -> list[tuple[str, Start]]:
         """Return every load with its role: the second of a process is the draft, the first the target."""
-        seen: dict[str, int] = {}
+        seen: Counter[str] = Counter()
         out = []
         for start in self.starts:
             if start.event == "load_weight_end":
-                seen[start.process] = seen.get(start.process, 0) + 1
-                name = str(start.payload.fields.get("type", ""))
+                seen[start.process] += 1
+                name = str(start.fields.get("type", ""))
                 draft = seen[start.process] > 1 or DRAFT_CLASS.search(name) is not None
                 out.append(("draft" if draft else "target", start))
         return out
 
     def seconds_to_ready(self) -> float | None:
         """Return the time from the first printed line to the ready line, None where a time is missing."""
-        ready = self.ready.moment if self.ready is not None else None
-        if ready is None or self.first is None or self.first.kind != ready.kind:
-            return None
-        return ready.seconds - self.first.seconds
+        clock = Clock()
+        first, ready = (clock.read(time, 0) for time in (self.first, self.ready.time if self.ready else None))
+        return None if first is None or ready is None or first.kind != ready.kind else ready.seconds - first.seconds
+
+    def add(self, other: Life) -> None:
+        """Take what a later part knows."""
+        room = _MOST - len(self.starts)
+        self.left_out += other.left_out + max(0, len(other.starts) - room)
+        self.starts += other.starts[: max(0, room)]
+        self.args = (self.args + other.args)[:_MOST]
+        self.plan = self.plan or other.plan
+        self.engine = other.engine | self.engine if self.engine_line else self.engine | other.engine
+        self.engine_line = self.engine_line or other.engine_line
+        self.first, self.ready = self.first or other.first, _earlier(self.ready, other.ready)
+
+
+Part = dict[tuple[str, int], Life]
 
 
 class Config:
-    """The fold behind ``logscope config``. ``every`` shows all arguments, also those that decide nothing here."""
+    """The question behind ``logscope config``. ``every`` shows all arguments, also those that decide nothing here."""
 
     kind: ClassVar[str] = "config"
 
     def __init__(self, *, every: bool = False) -> None:
         self.every = every
-        self.lives: dict[tuple[str, int], Life] = {}
-        self._clocks: dict[str, Clock] = {}
 
-    def see(self, item: Item) -> None:
-        """Take one item."""
-        if isinstance(item, Segment):
-            self.lives[item.file, item.number] = Life(item)
-            return
-        life = self.lives.get((item.file, item.segment))
-        if life is None:
-            return
-        if isinstance(item, ForwardPass):
-            if life.plan is None:
-                for record in item.records:
-                    self._plan(life, record.payload)
-            return
-        self._server(life, item)
+    def partial(self, tables: Tables) -> Part:
+        """Return what a batch says of set-up."""
+        part = {(one.file, one.number): Life(one) for one in tables.segments}
+        server = tables.server.with_row_index("row")
+        for key, life in part.items():
+            mine = server.filter((pl.col("segment") == key[1]) & (pl.col("file") == tables.files.index(key[0])))
+            times = (tables.prefixes[number].time for number in mine["prefix"].head(_FIRST_TIME).to_list())
+            life.first = next((time for time in times if time is not None), None)
+        heard = server.filter((pl.col("kind") == "event") & pl.col("event").is_in(list(_HEARD)))
+        for row, file, segment, line, prefix, event in heard.select(
+            "row", "file", "segment", "line", "prefix", "event"
+        ).iter_rows():
+            payload, mark = tables.payload(row), tables.prefixes[prefix]
+            place = Place(tables.files[file], line)
+            start = Start(event, writer_label(mark), place, mark.time, payload.fields, payload.usable)
+            if (place.file, segment) in part:
+                _hear(part[place.file, segment], start)
+        plans = tables.records.filter(pl.col("event") == "capture_plan")
+        for file, segment, head in plans.select("file", "segment", "head").iter_rows():
+            if (tables.files[file], segment) in part:
+                known = part[tables.files[file], segment]
+                known.plan = known.plan or tables.heads[head].fields
+        return part
 
-    def _plan(self, life: Life, payload: Payload) -> None:
-        if payload.event == "capture_plan" and life.plan is None:
-            life.plan = payload.fields
+    def combine(self, parts: Sequence[Part]) -> Part:
+        """Add parts up, in order."""
+        whole: Part = {}
+        for part in parts:
+            for key, life in part.items():
+                whole.setdefault(key, Life(life.segment)).add(life)
+        return whole
 
-    def _server(self, life: Life, item: ServerEvent) -> None:
-        payload, prefix = item.payload, item.prefix
-        moment: Moment | None = None
-        if life.ready is None:
-            moment = self._clocks.setdefault(item.file, Clock()).read(prefix.time, item.line)
-            if life.first is None:
-                life.first = moment
-        self._plan(life, payload)
-        if payload.event == "server_args":
-            life.args_cut = life.args_cut or not payload.usable
-            if len(life.args) < _MOST:
-                life.args.append((writer_label(prefix), item.place, payload.fields))
-        elif payload.event in _STARTUP:
-            start = Start(payload.event, writer_label(prefix), item.place, prefix.time, moment, payload)
-            if payload.event == "ready":
-                life.ready = life.ready or start
-            elif len(life.starts) < _MOST:
-                life.starts.append(start)
-            else:
-                life.left_out += 1
-
-    # ---------------------------------------------------------------------------------------------------- the answer
-
-    def report(self, context: Context) -> Report:
+    def report(self, part: Part, context: Context) -> Report:
         """Answer."""
-        lives = [life for life in self.lives.values() if life.segment.server_args or life.starts or life.plan]
+        lives = [one for one in part.values() if one.server_args or one.starts or one.plan]
         report = Report(self.kind, _headline(lives), accounting=context.accounting)
         report.notes.extend(context.warnings)
         if not lives:
             report.verdict = "unknown"
-        sides = self.sides()
+        sides = compared(part)
         if len(sides) > 1:
             self._differences(sides, report)
         self._arguments(lives, report)
         self._startup(lives, report)
         report.facts["runs"] = [_fact(life) for life in lives]
+        self._screen(report, context)
         return report
 
-    def sides(self) -> list[Life]:
-        """Return the lives to compare: the last of every file, or all lives of a single file."""
-        known = [life for life in self.lives.values() if life.segment.server_args]
-        files = {life.segment.file: life for life in known}
-        return list(files.values()) if len(files) > 1 else known
-
     def _arguments(self, lives: list[Life], report: Report) -> None:
-        rows = []
-        hidden = 0
+        rows, hidden = [], 0
         for life in lives:
-            args = life.segment.server_args
+            args = life.server_args
             for key in sorted(args, key=order_of):
-                group, value = group_of(key), args[key]
-                if self.every or _worth_showing(key, value, args):
-                    rows.append(
-                        {
-                            "file": life.segment.file,
-                            "segment": life.segment.number,
-                            "group": group,
-                            "argument": key,
-                            "value": shown(key, value),
-                        }
-                    )
+                if self.every or _worth_showing(key, args[key], args):
+                    where = {"file": life.segment.file, "segment": life.segment.number}
+                    rows.append({**where, "group": group_of(key), "argument": key, "value": shown(key, args[key])})
                 else:
                     hidden += 1
             if args and life.args_cut:
                 report.notes.append(
                     f"the server_args line at {life.place} is cut: only its complete arguments are known"
                 )
-            for process, place, other in life.args:
-                if place.line == life.segment.server_args_line:
+            for line in life.args:
+                if line.place.line == life.segment.server_args_line:
                     continue
-                found = [difference for difference in differences(args, other) if difference.matters]
+                found = [difference for difference in differences(args, line.fields) if difference.matters]
                 same = "the same arguments" if not found else f"other arguments: {_names(found)}"
-                report.notes.append(f"{process or 'another process'} prints {same} at {place}")
+                report.notes.append(f"{line.process or 'another process'} prints {same} at {line.place}")
+            report.notes += _traps(life)
         # The speculative group first; where two lives are shown, life by life.
         rows.sort(key=lambda row: (row["file"], row["segment"], row["group"] != "speculative"))
-        if rows:
-            report.tables["arguments"] = table(
-                [
-                    Column("file"),
-                    Column("segment", "run", "right"),
-                    Column("group"),
-                    Column("argument", always=True),
-                    Column("value", always=True),
-                ],
-                rows,
-                title="server arguments",
-                optional=("file", "segment"),
-            )
+        columns = [Column("file"), Column("segment", "run", "right"), Column("group"), Column("argument", always=True)]
+        _add(report, "arguments", [*columns, Column("value", always=True)], rows, "server arguments")
         if hidden:
             report.notes.append(
                 f"{count(hidden, 'argument')} not shown: at a default or without influence here; --all shows them, "
@@ -220,104 +225,182 @@ class Config:
 
     def _startup(self, lives: list[Life], report: Report) -> None:
         rows = [row for life in lives for row in _start_rows(life)]
-        if rows:
-            columns = [
-                Column("file"),
-                Column("segment", "run", "right"),
-                Column("what", always=True),
-                Column("value", always=True),
-                Column("processes"),
-                Column("seconds", align="right"),
-                Column("memory", align="right", unit="GB"),
-                Column("line", align="right"),
-            ]
-            report.tables["startup"] = table(
-                without_empty(columns, rows), rows, title="what start-up adds", optional=("file", "segment")
-            )
+        columns = [
+            Column("file"), Column("segment", "run", "right"), Column("what", always=True),
+            Column("value", always=True), Column("processes"), Column("seconds", align="right"), Column("memory", align="right", unit="GB"),
+            Column("line", align="right"),
+        ]  # fmt: skip
+        _add(report, "startup", without_empty(columns, rows), rows, "what start-up adds")
         for life in lives:
             if life.left_out:
                 report.notes.append(f"{count(life.left_out, 'start-up line')} of {life.place} are not listed")
 
     def _differences(self, sides: list[Life], report: Report) -> None:
-        rows = []
+        rows: list[dict[str, Any]] = []
         different = unimportant = 0
-        for one, other in pairwise(sides):
+        apart: dict[str, list[str]] = {}
+        pairs, alike = _pairs(sides)
+        for one, other in pairs:
             found = differences(settings(one), settings(other))
-            mattering = [difference for difference in found if difference.matters]
+            mattering = [difference.key for difference in found if difference.matters]
             different += len(mattering)
-            names = f"{_side(one, sides)} and {_side(other, sides)}"
-            if not mattering:
-                report.notes.append(f"nothing that matters differs between {names}")
+            if mattering:
+                apart[_side(other, sides)] = mattering
+            else:
+                report.notes.append(
+                    f"nothing that matters differs between {_side(one, sides)} and {_side(other, sides)}"
+                )
             for difference in found:
                 if not difference.matters and not self.every and NOT_PRINTED in (difference.a, difference.b):
                     unimportant += 1
                     continue
-                rows.append(
-                    {
-                        "a_where": str(one.place),
-                        "b_where": str(other.place),
-                        "argument": difference.key,
-                        "group": difference.group,
-                        "a": shown(difference.key, difference.a),
-                        "b": shown(difference.key, difference.b),
-                        "matters": difference.matters,
-                        "reason": difference.reason,
-                    }
-                )
+                where = {"a_where": str(one.place), "b_where": str(other.place)}
+                values = {"a": shown(difference.key, difference.a), "b": shown(difference.key, difference.b)}
+                told = {"argument": difference.key, "group": difference.group, **values}
+                rows.append({**where, **told, "matters": difference.matters, "reason": difference.reason})
         report.facts["differences_that_matter"] = different
-        if rows:
-            report.tables["differences"] = table(
-                [
-                    Column("a_where", "A"),
-                    Column("b_where", "B"),
-                    Column("argument", always=True),
-                    Column("a", f"A: {_side(sides[0], sides)}" if len(sides) == 2 else "A", always=True),
-                    Column("b", f"B: {_side(sides[1], sides)}" if len(sides) == 2 else "B", always=True),
-                    Column("matters"),
-                    Column("reason", "why not"),
-                ],
-                rows,
-                title="differences, what matters first",
-                optional=("a_where", "b_where") if len(sides) == 2 else (),
-            )
+        two = len(sides) == 2
+        titles = [f"{name}: {_side(side, sides)}" if two else name for name, side in zip("AB", sides, strict=False)]
+        columns = [
+            Column("a_where", "A"), Column("b_where", "B"), Column("argument", always=True),
+            Column("a", titles[0], always=True), Column("b", titles[1], always=True), Column("matters"),
+            Column("reason", "why not"),
+        ]  # fmt: skip
+        optional = ("a_where", "b_where") if two else ()
+        _add(report, "differences", columns, rows, "differences, what matters first", optional)
         if unimportant:
             report.notes.append(
                 f"{count(unimportant, 'argument')} printed on one side only, off or of no interest there; "
                 "--all lists them"
             )
-        if len(sides) == 2:
+        if two:
             words = "nothing that matters differs" if not different else f"{count(different, 'difference')} that matter"
             words = "1 difference that matters" if different == 1 else words
-            keys = [str(row["argument"]) for row in rows if row["matters"]][:6]
-            named = f": {', '.join(keys)}" if keys else ""
+            named = f": {', '.join(apart[_side(sides[1], sides)][:6])}" if different else ""
             report.headline = f"{words} between {_side(sides[0], sides)} and {_side(sides[1], sides)}{named}"
+        elif alike is not None:
+            named = "; ".join(f"{name} ({', '.join(keys[:3])})" for name, keys in list(apart.items())[:_FEW])
+            report.headline = f"{alike} of {count(len(sides), 'server')} are configured alike" + (
+                f"; {len(apart)} differ: {named}" if apart else ""
+            )
+
+    def _screen(self, report: Report, context: Context) -> None:
+        """Set the first screen: what differs, worst first, or the arguments that decide; then what to know."""
+        report.screen = [report.headline, ""]
+        rows = (
+            [row for row in report.tables["differences"].rows if row["matters"]]
+            if "differences" in report.tables
+            else []
+        )
+        if rows:
+            columns = [
+                column for column in report.tables["differences"].columns if column.name not in ("matters", "reason")
+            ]
+            report.screen.append(Table(columns, rows))
+        elif "arguments" in report.tables:
+            columns = [column for column in report.tables["arguments"].columns if column.name != "group"]
+            report.screen.append(Table(columns, report.tables["arguments"].rows))
+        if "startup" in report.tables and not rows:
+            listed = [(row["what"], row["value"]) for row in report.tables["startup"].rows[:6]]
+            report.screen += ["", Line(None, "start-up", f"{len(report.tables['startup'].rows)} facts", list(listed))]
+        trap = [note for note in report.notes if note.startswith("the draft")]
+        report.screen += [Line("warning", note) for note in trap]
+        report.next = context.command("check")
+
+
+def compared(part: Part) -> list[Life]:
+    """Return the lives to compare: the last of every file, or all lives of a single file."""
+    known = [life for life in part.values() if life.server_args]
+    files = {life.segment.file: life for life in known}
+    return list(files.values()) if len(files) > 1 else known
 
 
 def settings(life: Life) -> dict[str, Any]:
     """Return everything comparable of a life: its arguments, and what its start-up lines show beyond them.
 
-    Keys that are no server argument: ``requested_layers``, ``layers_to_capture``, ``num_hidden_layers``,
-    ``hidden_size`` (capture plan), ``spec_version``, ``target_type``, ``draft_type``, ``kv_tokens``,
-    ``graphs_captured``.
+    Keys that are no argument: ``requested_layers``, ``layers_to_capture``, ``num_hidden_layers``, ``hidden_size``
+    (capture plan), ``spec_version``, ``target_type``, ``draft_type``, and likewise ``quant`` and ``dtype``,
+    ``kv_tokens``, ``graphs_captured``.
     """
-    out = dict(life.segment.server_args)
+    out = dict(life.server_args)
     if life.plan is not None:
-        names = {"requested": "requested_layers", "layers_to_capture": "layers_to_capture"}
-        names |= {"num_hidden_layers": "num_hidden_layers", "hidden_size": "hidden_size"}
-        out.update({name: life.plan[key] for key, name in names.items() if key in life.plan})
+        out.update({name: life.plan[key] for key, name in _FROM_PLAN.items() if key in life.plan})
     if life.segment.spec_version is not None:
         out["spec_version"] = life.segment.spec_version
     for role, start in life.loads():
-        if start.payload.usable:
-            out.setdefault(f"{role}_type", start.payload.fields.get("type"))
-    tokens = [start.payload.fields.get("tokens") for start in life.starts if start.event == "kv_cache"]
+        for what in ("type", "quant", "dtype") if start.usable else ():
+            if what in start.fields:
+                out.setdefault(f"{role}_{what}", start.fields[what])
+    tokens = [start.fields.get("tokens") for start in life.starts if start.event in ("kv_cache", "kv_cache_size")]
     known = [value for value in tokens if isinstance(value, int)]
     if known:
         out["kv_tokens"] = max(known)
-    graphs = {_graph_name(start) for start in life.starts if start.event.startswith("graph_capture")}
+    graphs = {_graph_name(start) for start in life.starts if start.event.startswith("graph_capture_")}
     if graphs:
         out["graphs_captured"] = sorted(graphs)
     return out
+
+
+def _hear(life: Life, start: Start) -> None:
+    """Take one line."""
+    if start.event == "capture_plan":
+        life.plan = life.plan or start.fields
+    elif start.event == "server_args":
+        life.args.append(start)
+    elif start.event in _ENGINE:
+        # What is in force tells more than what the user gave: the latter only adds what the former leaves out.
+        said = {key: value for key, value in start.fields.items() if key != "speculative_config" and value is not None}
+        nested = start.fields.get("speculative_config")
+        if isinstance(nested, dict):
+            said |= {"draft_model" if key == "model" else str(key): value for key, value in nested.items()}
+        whole = start.event in ("engine_init", "engine_dump")
+        life.engine = life.engine | said if whole else said | life.engine
+        life.engine_line = life.engine_line or start.place.line
+    elif start.event in ("ready", "startup_complete"):
+        life.ready = _earlier(life.ready, start)
+    elif len(life.starts) < _MOST:
+        life.starts.append(start)
+    else:
+        life.left_out += 1
+
+
+def _earlier(one: Start | None, other: Start | None) -> Start | None:
+    """Return the first line that says that a server is ready; uvicorn's word counts where the server has none."""
+    return next((start for start in (one, other) if start is not None and start.event == "ready"), one or other)
+
+
+def _pairs(sides: list[Life]) -> tuple[Iterator[tuple[Life, Life]], int | None]:
+    """Return the pairs to compare, and how many of many files are configured as most are.
+
+    Lives of one file are compared in order, two files with each other, many with the set-up that most of them have.
+    """
+    if len(sides) == 2 or len({life.segment.file for life in sides}) == 1:
+        return pairwise(sides), None
+
+    def kind(life: Life) -> str:
+        told = settings(life).items()
+        return json.dumps(sorted((key, str(plain(value))) for key, value in told if group_of(key) != "harmless"))
+
+    kinds = [kind(life) for life in sides]
+    usual, alike = Counter(kinds).most_common(1)[0]
+    reference = sides[kinds.index(usual)]
+    return iter([(reference, life) for life, one in zip(sides, kinds, strict=True) if one != usual]), alike
+
+
+def _traps(life: Life) -> Iterator[str]:
+    """Yield what does not fit between target and draft of one run, where that is known to cost acceptance."""
+    known = settings(life)
+    target, draft = known.get("target_quant"), known.get("draft_quant")
+    if (
+        not is_off(target)
+        and "draft_quant" in known
+        and is_off(draft)
+        and _SAME_CHECKPOINT.search(str(known.get("draft_type")))
+    ):
+        yield (
+            f"the draft of {life.place} is loaded without the quantization of its checkpoint: quant {draft} against "
+            f"{target} of the target"
+        )
 
 
 def _worth_showing(key: str, value: Any, args: dict[str, Any]) -> bool:
@@ -335,32 +418,39 @@ def _worth_showing(key: str, value: Any, args: dict[str, Any]) -> bool:
 def _headline(lives: list[Life]) -> str:
     if not lives:
         return "no line of the log says how the server was configured"
-    if len(lives) > 1:
-        return f"{count(len(lives), 'run')}: {'; '.join(_summary(life) for life in lives[:3])}" + (
-            "; ..." if len(lives) > 3 else ""
-        )
-    return _summary(lives[0])
+    if len(lives) == 1:
+        return _summary(lives[0])
+    more = "; ..." if len(lives) > 3 else ""
+    return f"{count(len(lives), 'run')}: {'; '.join(_summary(life) for life in lives[:3])}{more}"
 
 
 def _summary(life: Life) -> str:
     """Return the settings that decide most, in one phrase."""
-    args = life.segment.server_args
+    args = life.server_args
     if not args:
         return f"no server_args line (run {life.segment.number}); only start-up lines tell of the set-up"
-    algorithm = args.get("speculative_algorithm")
+    algorithm = args.get("speculative_algorithm") or args.get("method")
     parts = [str(algorithm) if algorithm else "no speculation"]
     for key, words in (
         ("speculative_num_steps", "{} steps"),
         ("speculative_eagle_topk", "topk {}"),
         ("speculative_num_draft_tokens", "{} draft tokens"),
+        ("num_speculative_tokens", "{} draft tokens"),
     ):
         if algorithm and args.get(key) is not None:
             parts.append(words.format(args[key]))
-    for key, word in (("tp_size", "TP"), ("dp_size", "DP"), ("pp_size", "PP")):
-        if isinstance(args.get(key), int) and args[key] > 1:
-            parts.append(f"{word} {args[key]}")
+    for key, longer, word in (
+        ("tp_size", "tensor_parallel_size", "TP"),
+        ("dp_size", "data_parallel_size", "DP"),
+        ("pp_size", "pipeline_parallel_size", "PP"),
+    ):
+        size = args.get(key, args.get(longer))
+        if isinstance(size, int) and size > 1:
+            parts.append(f"{word} {size}")
     if args.get("disable_cuda_graph") is True:
         parts.append("CUDA graphs off")
+    if life.engine and "version" in args:
+        parts.append(f"vLLM {args['version']}")
     seconds = life.seconds_to_ready()
     if seconds is not None:
         parts.append(f"ready after {seconds:.0f} s")
@@ -371,53 +461,44 @@ def _start_rows(life: Life) -> list[dict[str, Any]]:
     """Return what start-up adds, equal lines of several ranks in one row."""
     grouped: dict[tuple[str, str], list[Start]] = {}
     for role, start in life.loads():
-        fields = start.payload.fields
-        name = str(fields.get("type") or "type not printed")
-        quant = fields.get("quant")
+        name = str(start.fields.get("type") or "type not printed")
+        quant = start.fields.get("quant")
         extra = [f"quant {quant}"] if quant not in (None, "None") else []
-        extra += [str(fields["dtype"])] if "dtype" in fields else []
+        extra += [str(start.fields["dtype"])] if "dtype" in start.fields else []
         grouped.setdefault((f"{role} loaded", ", ".join([name, *extra])), []).append(start)
-    pools: dict[str, int] = {}
+    pools: Counter[str] = Counter()
+    ended = {_graph_name(start) for start in life.starts if start.event == "graph_capture_end"}
     for start in life.starts:
-        if start.event == "kv_cache":
-            label = str(start.payload.fields.get("label", "")).lower()
-            if not label:
-                pools[start.process] = pools.get(start.process, 0) + 1
+        if start.event in ("kv_cache", "kv_cache_size"):
+            label = str(start.fields.get("label", "")).lower()
+            pools[start.process] += not label
             # Pools with a name are the target's, one beside the other (Full, SWA), but for the one named so.
             role = "draft" if label == "draft" or (not label and pools[start.process] > 1) else "target"
             what = f"KV cache of the {role}" + (f" ({label})" if label not in ("", "draft") else "")
-            grouped.setdefault((what, _pool_words(start.payload.fields)), []).append(start)
-        elif start.event == "graph_capture_end":
-            grouped.setdefault(("graph capture", _graph_name(start)), []).append(start)
-    ended = {value for what, value in grouped if what == "graph capture"}
-    for start in life.starts:
-        if start.event == "graph_capture_begin" and _graph_name(start) not in ended:
-            key = ("graph capture", f"{_graph_name(start)}, begun and not ended")
-            grouped.setdefault(key, []).append(start)
+            grouped.setdefault((what, _pool_words(start.fields)), []).append(start)
+    for event in ("graph_capture_end", "graph_capture_begin"):
+        for start in life.starts:
+            name = _graph_name(start)
+            if start.event == event and (event == "graph_capture_end" or name not in ended):
+                value = name if event == "graph_capture_end" else f"{name}, begun and not ended"
+                grouped.setdefault(("graph capture", value), []).append(start)
     rows = [_start_row(life, what, value, starts) for (what, value), starts in grouped.items()]
     if life.ready is not None:
-        seconds = life.seconds_to_ready()
         row = _start_row(life, "ready", life.ready.time or "time not printed", [life.ready])
-        rows.append(row | {"seconds": seconds})
+        rows.append(row | {"seconds": life.seconds_to_ready()})
     return rows
 
 
 def _start_row(life: Life, what: str, value: str, starts: list[Start]) -> dict[str, Any]:
     def most(key: str) -> Any:
-        known = [start.payload.fields.get(key) for start in starts]
-        numbers = [number for number in known if isinstance(number, (int, float))]
-        return max(numbers) if numbers else None
+        known = [start.fields.get(key) for start in starts]
+        return max((number for number in known if isinstance(number, (int, float))), default=None)
 
     return {
-        "file": life.segment.file,
-        "segment": life.segment.number,
-        "what": what,
-        "value": value,
-        "processes": and_list([start.process for start in starts if start.process]),
-        "seconds": most("elapsed"),
-        "memory": most("mem_usage"),
-        "line": starts[0].place.line,
-    }
+        "file": life.segment.file, "segment": life.segment.number, "what": what, "value": value,
+        "processes": and_list([start.process for start in starts if start.process]), "seconds": most("elapsed"),
+        "memory": most("mem_usage"), "line": starts[0].place.line,
+    }  # fmt: skip
 
 
 def _pool_words(fields: dict[str, Any]) -> str:
@@ -432,8 +513,7 @@ def _pool_words(fields: dict[str, Any]) -> str:
 
 
 def _graph_name(start: Start) -> str:
-    what = str(start.payload.fields.get("what", "")).strip()
-    return what or "target"
+    return str(start.fields.get("what", "")).strip() or "target"
 
 
 def _side(life: Life, sides: list[Life]) -> str:
@@ -447,15 +527,23 @@ def _names(found: list[Difference]) -> str:
     return ", ".join(difference.key for difference in found[:8]) + (", ..." if len(found) > 8 else "")
 
 
+def _add(
+    report: Report, name: str, columns: list[Column], rows: list[dict[str, Any]], title: str,
+    optional: Sequence[str] = ("file", "segment"),
+) -> None:  # fmt: skip
+    if rows:
+        report.tables[name] = table(columns, rows, title=title, optional=optional)
+
+
 def _fact(life: Life) -> dict[str, Any]:
     """Return a life whole, as JSON holds it."""
-    extra = {key: value for key, value in settings(life).items() if key not in life.segment.server_args}
+    args = life.server_args
     return {
         "file": life.segment.file,
         "segment": life.segment.number,
-        "line": life.segment.server_args_line,
-        "server_args": without_secrets(life.segment.server_args),
-        "derived": extra,
+        "line": life.segment.server_args_line or life.engine_line,
+        "server_args": without_secrets(args),
+        "derived": {key: value for key, value in settings(life).items() if key not in args},
         "seconds_to_ready": life.seconds_to_ready(),
         "ready_line": life.segment.ready_line,
         "complete": not life.args_cut,

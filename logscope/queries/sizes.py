@@ -81,6 +81,7 @@ def explain_sizes(
     hidden: int | None = None,
     hidden_from: str | None = None,
     delivered: Collection[int] = (),
+    loading: bool = False,
 ) -> SizeReading | None:
     """Return what a size error says, None when its numbers are not known.
 
@@ -93,10 +94,17 @@ def explain_sizes(
         the hidden size as the log shows it, and where.
     delivered
         widths of joined states that the log printed.
+    loading
+        whether weights were being loaded: then sizes are of weights, never of hidden states.
 
     """
     if event == "weight_shape_mismatch":
         return _weights(fields, hidden)
+    if loading:
+        sizes = [
+            _whole(fields.get(key)) for key in (("a", "b") if event == "size_mismatch" else ("got_width", "want_width"))
+        ]
+        return _loaded(sizes[0], sizes[1], fields.get("dimension")) if event in SIZE_EVENTS else None
     if event == "matmul_mismatch":
         got, want, rows, out = (_whole(fields.get(key)) for key in ("got_width", "want_width", "rows", "out_width"))
         if got is None or want is None:
@@ -233,6 +241,30 @@ def _tensors(
         parts.append("too small for widths of hidden states; both may count rows (tokens)")
     parts.extend(_vocabulary(got, want))
     return _reading(parts, got, want, unit, known)
+
+
+def _loaded(first: int | None, second: int | None, dimension: Any) -> SizeReading | None:
+    """Compare one axis of two weights: what a checkpoint holds, and what the parameter it is loaded into takes."""
+    if first is None or second is None:
+        return None
+    least, most = sorted((first, second))
+    text = f"while weights are loaded: {first} against {second}" + (
+        "" if dimension is None else f" on axis {dimension}"
+    )
+    if most % least == 0:
+        factor = most // least
+        held = {
+            2: "two values of 4 bits in a byte",
+            4: "four values of 8 bits in 32",
+            8: "eight values of 4 bits in 32",
+        }
+        packed = f" ({held[factor]})" if factor in held else ""
+        text += (
+            f", a factor of {factor}: packing{packed}, or a weight that is sharded over {factor} ranks on one side only"
+        )
+    else:
+        text += ": another layout of the checkpoint, or a weight that is sharded on one side only"
+    return SizeReading(text, str(second), str(first))
 
 
 def _weights(fields: Mapping[str, Any], hidden: int | None) -> SizeReading | None:

@@ -20,7 +20,7 @@ from logscope.queries.captures import (
     per_pass,
     unknown_notes,
 )
-from logscope.queries.lengths import Lengths
+from logscope.queries.folded import Accepted
 from logscope.queries.lineage import Lineage
 from logscope.queries.norms import (
     first_non_finite,
@@ -179,7 +179,7 @@ class Summarize:
         self._lineage = Lineage()
         self._errors = WidthErrors()
         self._eras: dict[tuple[str, int], EraWatch] = {}
-        self._lengths = Lengths()
+        self._lengths = Accepted()
         self._seen: dict[str, int] = {}
         # (file, segment, event) -> [count, first place, in words]
         self._trouble: dict[tuple[str, int, str], list[Any]] = {}
@@ -193,7 +193,7 @@ class Summarize:
             self._errors.see(item)
         elif isinstance(item, Segment):
             self._tally.see(item)
-            self._lengths.segment(item)
+            self._lengths.see(item)
             self._eras[item.file, item.number] = EraWatch(item)
         else:
             self._server(item)
@@ -205,7 +205,7 @@ class Summarize:
         if payload.site is not None:
             self._tally.see(item)
             return
-        self._lengths.see(item, self._tally.segments.get((item.file, item.segment)))
+        self._lengths.see(item)
         if event == "decode_stats":
             self._graphs.see(item)
         elif event in ERRORS:
@@ -311,7 +311,7 @@ class Summarize:
         return rows
 
     def _accept_rows(self) -> list[dict[str, Any]]:
-        rows = self._lengths.rows(self._tally.segments)
+        rows = self._lengths.found.summary_rows()
         for row in rows:
             name = row["rate_definition"]
             row["rate_words"] = f"{name}: {row['rate_rule']}" if name is not None and row.get("rate_rule") else name
@@ -399,8 +399,8 @@ class Summarize:
         if strays:
             total = count(sum(strays.values()), "debug record belongs", "debug records belong")
             notes.append(f"{total} to no forward pass ({', '.join(list(strays)[:5])}); logscope events shows them")
-        if self._lengths.repeated:
-            hidden = count(self._lengths.repeated, "repeated line")
+        if self._lengths.part.repeated:
+            hidden = count(self._lengths.part.repeated, "repeated line")
             notes.append(f"Ray hid {hidden}: counts and sums of server lines are lower bounds")
         return [*notes, *context.warnings]
 

@@ -1,7 +1,7 @@
 """Rules about acceptance: nothing accepted, everything accepted, a decline, a mixed definition of the rate.
 
 This module is responsible for A101 to A104. How lines are read, weighed and cut into levels is the accept query's
-(:mod:`logscope.queries.accept`), whose fold the rules of one segment share through the scene.
+(:mod:`logscope.queries.acceptance`), whose fold the rules of one segment share through the scene.
 """
 
 from __future__ import annotations
@@ -9,9 +9,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from logscope.model import Place
-from logscope.queries.intervals import DEFAULT_ROUNDS
-from logscope.queries.rates import mixed
-from logscope.queries.series import DECLINE_Z, STRETCH_ROUNDS
+from logscope.queries.acceptance.lines import DEFAULT_ROUNDS
+from logscope.queries.acceptance.rates import mixed
+from logscope.queries.acceptance.series import DECLINE_Z, STRETCH_ROUNDS
 from logscope.queries.words import and_list, count
 from logscope.rules.base import Checked, Rule, register
 
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from logscope.model import Finding, Severity
-    from logscope.queries.acceptance import Key
-    from logscope.queries.series import Decline, Level, Series, Stretch, Stretches
+    from logscope.queries.acceptance import Key, Series
+    from logscope.queries.acceptance.series import Decline, Level, Stretch
 
 _NEEDS = "statistics lines with an accept len ('Decode batch', 'SpecDecoding metrics')"
 # A fall of less than 15 % is a note when it is clear, and at least this large.
@@ -41,7 +41,7 @@ class _Acceptance(Rule):
 
     @property
     def _all(self) -> list[tuple[Key, Series]]:
-        return [pair for pair in self.scene.accept.all_series() if pair[1].stats.lines]
+        return list(self.scene.accept.found.series.items())
 
     def checked(self) -> Checked:
         """Lines with an accept len."""
@@ -51,7 +51,7 @@ class _Acceptance(Rule):
         """Return which process it is, where there are several."""
         return f" of {key.name}" if len(self._all) > 1 and key.name else ""
 
-    def _longest(self, extreme: Callable[[Series], Stretches]) -> Iterator[tuple[Key, Stretch, str]]:
+    def _longest(self, extreme: Callable[[Series], list[Stretch]]) -> Iterator[tuple[Key, Stretch, str]]:
         """Yield each process with its longest stretch at an extreme, and where its stretches are, in words."""
         for key, series in self._all:
             stretches = series.long(extreme(series))
@@ -81,7 +81,7 @@ def _bonus(stretch: Stretch) -> str:
 
 def _brief(stretch: Stretch) -> Severity | None:
     """Return ``note`` for a single short line: a few rounds may be lucky or unlucky."""
-    return "note" if stretch.lines < 2 else None
+    return "note" if stretch.lines < 2 and not stretch.counted else None
 
 
 @register("A101", "nothing-accepted", "warning", group="acceptance", needs=_NEEDS)
@@ -130,8 +130,7 @@ class Falling(_Acceptance):
     def findings(self) -> Iterator[Finding]:
         """Answer once for each process whose acceptance falls to a lower level that lasts to the end."""
         for key, series in self._all:
-            levels = series.levels()
-            fall = series.decline(levels)
+            levels, fall = series.levels, series.decline
             if fall is None:
                 continue
             if fall.low is None and not (fall.z < -DECLINE_Z and fall.change <= -_SLIGHT):
@@ -183,7 +182,7 @@ class RateDefinition(_Acceptance):
 
     def findings(self) -> Iterator[Finding]:
         """Answer once for each server whose lines follow more than one definition."""
-        accept = self.scene.accept
+        accept = self.scene.accept.found
         for server, rates in accept.rates.items():
             verdicts = accept.verdicts(server)
             if not mixed(verdicts):
@@ -203,5 +202,5 @@ class RateDefinition(_Acceptance):
 
     def checked(self) -> Checked:
         """Lines with a length and a rate."""
-        ranges: list[Any] = [found for rates in self.scene.accept.rates.values() for found in rates.ranges]
+        ranges: list[Any] = [found for rates in self.scene.accept.found.rates.values() for found in rates.ranges]
         return Checked(sum(found.lines for found in ranges), "line")

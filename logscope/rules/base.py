@@ -16,8 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar
 
 from logscope.model import CAPTURE_EVENTS, Finding, Place, num_aux
-from logscope.queries.accept import Accept
-from logscope.queries.failures import Failures
+from logscope.queries.folded import Accepted, Failed
 from logscope.queries.lineage import Follower, Identity, Trace, identity, same_head, same_norm
 from logscope.queries.words import count, layer_name, percent, source_name
 from logscope.versions import EraWatch, Known
@@ -107,8 +106,8 @@ class Scene:
         self.contract = contract
         self._given = given
         self.watch = EraWatch(segment)
-        self.accept = Accept()
-        self.failures = Failures()
+        self.accept = Accepted()
+        self.failures = Failed()
         self.accept.see(segment)
         self.failures.see(segment)
         self.hidden: int | None = None

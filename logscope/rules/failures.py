@@ -1,7 +1,7 @@
 """Rules about exceptions: which one was first, and what the sizes of a size error mean.
 
 This module is responsible for E101 and E102 as rules. How errors are grouped, relayed ones put under their origin and
-sizes read is the errors query's (:mod:`logscope.queries.failures`), whose fold the rules share through the scene.
+sizes read is the errors query's (:mod:`logscope.queries.errors`), whose fold the rules share through the scene.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from logscope.queries.failures import first_error, size_error
+from logscope.queries.errors import first_error, size_error
 from logscope.rules.base import Checked, Rule, register
 
 if TYPE_CHECKING:
@@ -41,6 +41,7 @@ class FirstError(_Failure):
 
     def findings(self) -> Iterator[Finding]:
         """Answer with the first group of equal errors."""
+        self.scene.failures.groups()
         for life in self.scene.failures.lives.values():
             for group in list(life.groups.values())[:1]:
                 found = first_error(group, life.plan)
