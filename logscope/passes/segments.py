@@ -35,9 +35,11 @@ STARTUP = frozenset(
     }
 )
 # Those that open the next life once the one before has served (or died).
-OPENERS = frozenset({"server_args", "spec_v1", "spec_v2", "load_weight_begin"})
+OPENERS = frozenset(
+    {"server_args", "spec_v1", "spec_v2", "load_weight_begin", "engine_init", "engine_args", "server_version"}
+)
 # Lines that show that start-up is over, or that the process is.
-PAST = frozenset({"ready", "decode_stats", "request_finish", "sigquit", "traceback"})
+PAST = frozenset({"ready", "decode_stats", "request_finish", "sigquit", "traceback", "engine_stats", "spec_metrics"})
 # A life has two of these lines of every process: the target's and the draft's.
 LOADS = "load_weight_begin"
 # Lines no server prints while it captures graphs: a region whose end was lost ends here.

@@ -19,8 +19,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import lru_cache
-from math import ceil, floor, inf
-from typing import Literal, NamedTuple, TypeAlias
+from math import ceil, floor, fsum, inf
+from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 Definition: TypeAlias = Literal["A", "B", "A|B", "C", "D", "ambiguous"]
 
@@ -231,6 +234,30 @@ class RateRanges:
         fresh = RateRange(line, line, found, unexplained=0 if found.loose else 1)
         fresh.take(line, rate, weight)
         self.ranges.append(fresh)
+
+
+    def extend(
+        self, lines: Sequence[int], lengths: Sequence[float], rates: Sequence[float], weights: Sequence[float]
+    ) -> None:
+        """Take printed pairs in order; at once where one reading explains them all."""
+        pairs = {pair: candidates(*pair, self.bonus) for pair in set(zip(lengths, rates, strict=True))}
+        last = self.ranges[-1] if self.ranges else None
+        common = list(pairs.values()) if last is None else [last.candidates, *pairs.values()]
+        loose = frozenset.intersection(*(one.loose for one in common)) if common else frozenset()
+        if not loose:
+            for pair in zip(lines, lengths, rates, weights, strict=True):
+                self.add(*pair)
+            return
+        strict = frozenset.intersection(*(one.strict for one in common))
+        if last is None:
+            last = RateRange(lines[0], lines[0], Candidates(strict, loose))
+            self.ranges.append(last)
+        last.candidates = Candidates(strict, loose)
+        last.last_line = lines[-1]
+        last.lines += len(lines)
+        last.weight += fsum(weights)
+        last.weighted += fsum(rate * weight for rate, weight in zip(rates, weights, strict=True))
+        last.smallest, last.largest = min(last.smallest, *rates), max(last.largest, *rates)
 
 
 def mixed(verdicts: list[Verdict]) -> bool:

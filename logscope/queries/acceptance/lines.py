@@ -1,0 +1,784 @@
+"""The statistics lines of a batch as rows: one row a line, numbers only, with what happened since the line before it.
+
+This module is responsible for gathering them (:func:`gather`), for adding gathered batches up, and for settling them
+(:func:`settle`): who printed each, when, how many verifies stand behind it, whether everything was accepted. Beyond
+:data:`EXACT_LINES` of one process, neighbours are joined two by two, so memory is flat. It must not judge anything.
+
+Verify rounds of a line of SGLang: those it prints, else the difference of its iteration to the line before (prefills
+are no rounds), else ``decode_log_interval``, else SGLang's default. Verifies are rounds x running requests, the mean of
+the numbers printed at both ends of the interval; a line of another server gives them itself (intervals.py).
+"""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import polars as pl
+
+from logscope.model import Place
+from logscope.queries.acceptance.intervals import EVENTS, number, read, share
+from logscope.queries.acceptance.rates import UNO_BONUS, RateRanges
+from logscope.queries.clock import Clock, server_label, writer_label
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from logscope.model import Segment
+    from logscope.tables.tables import Tables
+
+# SGLang's default for decode_log_interval: the rounds a line stands for when it does not print them.
+DEFAULT_ROUNDS = 40
+# Up to this many rows of one process, and of all, every line is a row.
+EXACT_LINES = 2**15
+EXACT_ROWS = 2**17
+# How many places a list in the report names; all of them are counted.
+NAMED = 20
+# A process prints a moment late: only a larger step back of another process of its server is one.
+_LATE = 2.0
+_HALF_DIGIT = 0.005
+_FULL_RATE = 0.995
+# Fields of a decode line that are no news.
+_KNOWN = {
+    "running_req", "token", "token_usage", "accept_len", "accept_rate", "gen_throughput", "queue_req", "units", "iter",
+    "repeated", "spec tokens", "spec rounds",
+}  # fmt: skip
+_EXACT = {"spec tokens", "spec rounds", "repeated", "iter"}
+
+WHO = ("file", "segment", "server", "origin", "engine")
+_NUMBERS = (
+    "length", "rate", "verifies", "running", "context", "usage", "throughput", "iteration", "accepted", "drafted", "k",
+    "cached", "prefills", "switches", "top", "tokens", "steps",
+)  # fmt: skip
+# One row a statistics line (`stat`), or what stands behind the last one of a process and belongs to the next.
+# `tokens`, `steps`: draft tokens and steps in force from there on; `top`: the most that were in force before.
+RAW = pl.Schema({
+    "file": pl.String(), "segment": pl.Int32(), "server": pl.String(), "origin": pl.String(), "engine": pl.String(),
+    "line": pl.Int64(), "time": pl.String(), "stat": pl.Boolean(), "old": pl.Boolean(),
+    **{name: pl.Float64() for name in _NUMBERS},
+    "positions": pl.List(pl.Float64()), "reached": pl.List(pl.Float64()),
+})  # fmt: skip
+_FIRST = ("first", "time", "kind", "seconds", "growth")
+_LAST = ("last", "end_time", "end_seconds")
+_LEAST = ("smallest", "running_low", "slowest")
+_MOST = ("largest", "running_high", "fastest")
+
+
+class Key(NamedTuple):
+    """What tells one series from another. ``server`` is the origin without ranks, ``origin`` the process."""
+
+    file: str
+    segment: int
+    server: str
+    origin: str
+    engine: str | None = None
+
+    @property
+    def name(self) -> str:
+        """The process, with its engine where it has several; empty when nothing tells processes apart."""
+        return self.origin if self.engine is None else f"{self.origin} engine {self.engine}".strip()
+
+
+class Server(NamedTuple):
+    """One server in one segment of one file: its lines follow one definition of accept rate at a time."""
+
+    file: str
+    segment: int
+    server: str
+
+
+class Places:
+    """Counts places and remembers the first few of them."""
+
+    __slots__ = ("count", "first")
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.first: list[Place] = []
+
+    def add(self, places: Iterable[tuple[str, int]], number_: int | None = None) -> Places:
+        """Take places in order, ``number_`` of them where these are only the first."""
+        named = [Place(file, line) for file, line in places]
+        self.count += len(named) if number_ is None else number_
+        self.first += named[: NAMED - len(self.first)]
+        return self
+
+    def merge(self, other: Places) -> None:
+        """Take those of a later part."""
+        self.add(((place.file, place.line) for place in other.first), other.count)
+
+    def fact(self) -> dict[str, Any]:
+        """Return the count and the first places as JSON holds them."""
+        return {"count": self.count, "places": [str(place) for place in self.first]}
+
+    def __str__(self) -> str:
+        """Return ``line 3, 7`` of the file, or full places when there are several files."""
+        more = f" and {self.count - len(self.first):,} more" if self.count > len(self.first) else ""
+        if len({place.file for place in self.first}) == 1:
+            word = "lines" if len(self.first) > 1 else "line"
+            return f"{word} {', '.join(str(place.line) for place in self.first)}{more}"
+        return ", ".join(map(str, self.first)) + more
+
+
+@dataclass(slots=True)
+class Switches:
+    """Switches of the draft length of one process: how often, from when to when, and the averages they followed."""
+
+    places: Places = field(default_factory=Places)
+    first: str | None = None
+    last: str | None = None
+    averages: list[float] = field(default_factory=list)
+
+    def merge(self, other: Switches) -> None:
+        """Take those of a later part."""
+        self.places.merge(other.places)
+        self.first = self.first or other.first
+        self.last = other.last or self.last
+        found = self.averages + other.averages
+        self.averages = [min(found), max(found)] if found else []
+
+
+@dataclass(slots=True)
+class Lines:
+    """What some batches say of acceptance. Adds up (:meth:`merge`), in order.
+
+    raw, metrics
+        rows not settled yet: of SGLang, and of servers whose lines speak for each other (an engine's line for the
+        metrics behind it, llama.cpp's statistics for the request before).
+    settled, state
+        the rows before them, and what settling goes on from.
+    """
+
+    segments: dict[tuple[str, int], Segment] = field(default_factory=dict)
+    raw: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=RAW))
+    metrics: list[dict[str, Any]] = field(default_factory=list)
+    settled: list[pl.DataFrame] = field(default_factory=list)
+    state: State = field(default_factory=lambda: State())
+    ready: dict[Server, int] = field(default_factory=dict)
+    verifies: dict[tuple[str, int], int] = field(default_factory=dict)
+    counts: dict[str, Places] = field(default_factory=dict)
+    readings: dict[str, Places] = field(default_factory=dict)
+    warnings: dict[tuple[str, int, str], Places] = field(default_factory=dict)
+    warners: dict[tuple[str, int, str], set[str]] = field(default_factory=dict)
+    switches: dict[Key, Switches] = field(default_factory=dict)
+    totals: dict[Key, list[Any]] = field(default_factory=dict)
+    violations: list[dict[str, Any]] = field(default_factory=list)
+    fields: dict[str, int] = field(default_factory=dict)
+    graphs: dict[str, dict[str, int]] = field(default_factory=dict)
+    repeated: int = 0
+    # where the cache is first full, the share of it in use, and the requests that wait
+    full: tuple[Place, float, float | None] | None = None
+
+    def note(self, what: str, places: Iterable[tuple[str, int]], number_: int | None = None) -> None:
+        """Count places under a name."""
+        self.counts.setdefault(what, Places()).add(places, number_)
+
+    def merge(self, other: Lines) -> None:
+        """Add a later part."""
+        self.segments |= other.segments
+        if other.settled:
+            self.settle()
+            self.settled += other.settled
+            self.state = other.state
+        self.raw = pl.concat([self.raw, other.raw]) if other.raw.height else self.raw
+        self.metrics += other.metrics
+        for name in ("counts", "readings", "warnings", "switches"):
+            mine = getattr(self, name)
+            for key, value in getattr(other, name).items():
+                mine.setdefault(key, type(value)()).merge(value)
+        for mine, theirs in ((self.verifies, other.verifies), (self.fields, other.fields)):
+            for key, value in theirs.items():
+                mine[key] = mine.get(key, 0) + value  # type: ignore[index, attr-defined]
+        for name, kinds in other.graphs.items():
+            known = self.graphs.setdefault(name, {})
+            for kind, times in kinds.items():
+                known[kind] = known.get(kind, 0) + times
+        for warned, names in other.warners.items():
+            self.warners.setdefault(warned, set()).update(names)
+        for key, (first, last, lines) in other.totals.items():
+            before = self.totals.get(key)
+            self.totals[key] = [first, last, lines] if before is None else [before[0], last, before[2] + lines]
+        self.ready |= other.ready
+        self.violations = (self.violations + other.violations)[:NAMED]
+        self.repeated += other.repeated
+        self.full = self.full or other.full
+        if self.raw.height + len(self.metrics) > EXACT_ROWS:
+            self.settle()
+
+    def settle(self) -> None:
+        """Give the rows that are not settled yet their weights and times, and join neighbours where there are many."""
+        rows = settle(self)
+        self.settled = [thinned(pl.concat([*self.settled, rows], how="diagonal_relaxed"))] if rows.height else self.settled
+        self.raw, self.metrics = pl.DataFrame(schema=RAW), []
+
+
+@dataclass(slots=True)
+class State:
+    """What settling goes on from: the last row of every process, clocks, ranges of rates, the engine line that waits."""
+
+    tail: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=RAW))
+    clocks: dict[str, Clock] = field(default_factory=dict)
+    rates: dict[Server, RateRanges] = field(default_factory=dict)
+    engines: dict[Any, dict[str, Any]] = field(default_factory=dict)
+    names: dict[Any, set[str]] = field(default_factory=dict)
+    statistics: dict[Any, tuple[float, float, float]] = field(default_factory=dict)
+    waiting: dict[Any, list[dict[str, Any]]] = field(default_factory=dict)
+    # (process, k) -> [V, sum of V x share at each position], and [sum of V x coverage, ...] of those that got there
+    positions: dict[tuple[Key, int], list[list[float]]] = field(default_factory=dict)
+
+
+# ---------------------------------------------------------------------------------------------------------- gathering
+
+
+def gather(tables: Tables, below: float | None = None, above: float | None = None) -> Lines:
+    """Return what a batch says. ``below``, ``above``: accept lens and rates beyond which lines are counted."""
+    out = Lines({(one.file, one.number): one for one in tables.segments})
+    verified = tables.passes.filter((pl.col("phase") == "verify") & (pl.col("during") != "graph_capture"))
+    for file, segment, passes in verified.group_by("file", "segment").len().iter_rows():
+        out.verifies[tables.files[file], segment] = passes
+    heard = tables.server.with_row_index("row").filter(
+        (pl.col("kind") == "event") & pl.col("event").is_in([*_BULK, *_SINGLE])
+    )
+    if not heard.height:
+        return out
+    heard = _named(tables, heard)
+    bulk = heard.filter(pl.col("event").is_in(_BULK))
+    if bulk.height:
+        _bulk(tables, out, bulk, below, above)
+    names = ("row", "event", "usable", *WHO, "line", "time")
+    for row in heard.filter(pl.col("event").is_in(list(_SINGLE))).select(names).iter_rows(named=True):
+        _SINGLE[row["event"]](out, row, tables.payload(row.pop("row")).fields)
+    return out
+
+
+def _named(tables: Tables, heard: pl.DataFrame) -> pl.DataFrame:
+    """Add who printed each line, its own time, and whether its values count."""
+    numbers = heard["prefix"].unique()
+    prefixes = [tables.prefixes[number_] for number_ in numbers.to_list()]
+    labels: dict[Any, tuple[str, str]] = {}
+    for prefix in prefixes:
+        if (prefix.writer, prefix.extra) not in labels:
+            labels[prefix.writer, prefix.extra] = (server_label(prefix), writer_label(prefix))
+    named = [labels[prefix.writer, prefix.extra] for prefix in prefixes]
+    who = pl.DataFrame(
+        {
+            "prefix": numbers,
+            "server": [one for one, _ in named],
+            "origin": [other for _, other in named],
+            "time": [prefix.time for prefix in prefixes],
+        },
+        schema_overrides={"server": pl.String, "origin": pl.String, "time": pl.String},
+    )
+    return heard.drop("time").join(who, on="prefix", maintain_order="left").with_columns(
+        file=pl.Series(tables.files).gather(heard["file"]),
+        engine=pl.lit(None, pl.String),
+        usable=pl.col("intact").is_in(["whole", "partial"]),
+    )
+
+
+def _places(rows: pl.DataFrame) -> Any:
+    return rows.select("file", "line").head(NAMED).iter_rows()
+
+
+def _bulk(tables: Tables, out: Lines, rows: pl.DataFrame, below: float | None, above: float | None) -> None:
+    """Take the lines that SGLang prints by the thousand: decode and prefill statistics."""
+    damaged = rows.filter(~pl.col("usable"))
+    if damaged.height:
+        out.note("damaged", _places(damaged), damaged.height)
+    rows = rows.filter("usable")
+    decodes = pl.col("event") == "decode_stats"
+    cached, special = _fields(tables, out, rows)
+    rows = rows.select(
+        *WHO, "line", "time",
+        stat=decodes,
+        old=pl.lit(False),
+        length="accept_len", rate="accept_rate", running=pl.col("running").cast(pl.Float64),
+        context=pl.when(decodes).then(pl.col("token").cast(pl.Float64)), usage="token_usage",
+        throughput="gen_throughput", iteration=pl.col("iteration").cast(pl.Float64),
+        cached=cached,
+        prefills=pl.when(~decodes & cached.is_not_null()).then(1.0),
+        queue=pl.col("queue").cast(pl.Float64),
+    )  # fmt: skip
+    for name, values in special.items():
+        rows = rows.with_columns(pl.coalesce(pl.Series(name, values, pl.Float64), pl.col(name) if name in rows.columns else None).alias(name))
+    sane = ("length", "rate", "running", "context", "usage", "throughput")
+    rows = rows.with_columns(
+        pl.when(pl.col(name).is_between(0, 1e15, closed="left")).then(pl.col(name)) if name != "length" else pl.col(name)
+        for name in sane
+    )
+    full = rows.filter(pl.col("stat") & (pl.col("usage") >= 0.995)).head(1)
+    for row in full.iter_rows(named=True):
+        out.full = (Place(row["file"], row["line"]), row["usage"], row["queue"])
+    # nan and 0.00: nothing was verified, which is neither zero acceptance nor full.
+    idle = pl.col("stat") & pl.col("length").is_not_null() & ~(pl.col("length") > 0)
+    for what, where in (
+        ("without verifies", idle),
+        ("without accept len", pl.col("stat") & pl.col("length").is_null()),
+        ("below", pl.lit(False) if below is None else pl.col("stat") & ~idle & (pl.col("length") < below)),
+        ("above", pl.lit(False) if above is None else pl.col("stat") & ~idle & (pl.col("rate") > above)),
+    ):
+        found = rows.filter(where.fill_null(False))
+        if found.height:
+            out.note(what, _places(found), found.height)
+    out.raw = _grouped(pl.concat([out.raw, rows.filter(~idle.fill_null(False)).drop("queue")], how="diagonal_relaxed"))
+
+
+def _fields(tables: Tables, out: Lines, rows: pl.DataFrame) -> tuple[pl.Series, dict[str, list[float | None]]]:
+    """Note what lines print besides the known fields; return cached tokens, and the values that few lines print."""
+    cached: list[float | None] = []
+    special: dict[str, list[float | None]] = {}
+    kinds: dict[tuple[str, ...], int] = {}
+    for at, (row, event, file, line) in enumerate(rows.select("row", "event", "file", "line").iter_rows()):
+        fields = tables.payload(row).fields
+        if event == "prefill_stats":
+            cached.append(number(fields.get("cached_token")))
+            if "repeated" in fields:
+                _repeated(out, file, line, fields)
+            continue
+        cached.append(None)
+        names = tuple(fields)
+        kinds[names] = kinds.get(names, 0) + 1
+        for name in names:
+            if name.endswith("graph"):
+                known = out.graphs.setdefault(name.replace("_", " "), {})
+                known[str(fields[name])] = known.get(str(fields[name]), 0) + 1
+            elif name in _EXACT or name == "units":
+                found = _special(name, fields)
+                if name == "repeated":
+                    _repeated(out, file, line, fields)
+                for column, value in found.items():
+                    special.setdefault(column, [None] * rows.height)[at] = value
+    for names, times in kinds.items():
+        for name in names:
+            if name not in _KNOWN and not name.endswith("graph") and (name in out.fields or len(out.fields) < 200):
+                out.fields[name] = out.fields.get(name, 0) + times
+    return pl.Series("cached", cached, pl.Float64), special
+
+
+def _special(name: str, fields: dict[str, Any]) -> dict[str, float | None]:
+    """Return what a rare field of a decode line says: exact counts of a fork, the iteration, a usage in percent."""
+    if name == "iter":
+        return {"iteration": number(fields[name])}
+    if name == "spec rounds":
+        tokens, rounds = number(fields.get("spec tokens")), number(fields[name])
+        return {"length": tokens / rounds, "verifies": rounds} if tokens is not None and rounds else {}
+    return {"usage": share(fields, "token_usage")} if name == "units" and "token_usage" in fields[name] else {}
+
+
+def _repeated(out: Lines, file: str, line: int, fields: dict[str, Any]) -> None:
+    times = number(fields.get("repeated"))
+    if times:
+        out.note("repeated", [(file, line)])
+        out.repeated += int(times)
+
+
+def _grouped(rows: pl.DataFrame) -> pl.DataFrame:
+    """Give every statistics line what its process printed since the one before it; the rest stays behind the last."""
+    who = list(WHO)
+    rows = rows.with_columns(turn=(pl.col("stat").cum_sum() - pl.col("stat").cast(pl.UInt32)).over(who))
+    if rows["turn"].is_duplicated().sum() == 0 and rows["stat"].all():
+        return rows.drop("turn").select(*RAW)
+    made = rows.group_by(*who, "turn", maintain_order=True).agg(
+        pl.col("cached", "prefills", "switches").sum(),
+        pl.col("top").max(),
+        pl.col("tokens", "steps").drop_nulls().last(),
+        pl.exclude("cached", "prefills", "switches", "top", "tokens", "steps").last(),
+    )
+    return made.select(*RAW)
+
+
+def _row(row: dict[str, Any], **more: Any) -> dict[str, Any]:
+    return {name: row[name] for name in (*WHO, "line", "time")} | {"stat": True, "old": False} | more
+
+
+def _metrics(out: Lines, row: dict[str, Any], fields: dict[str, Any]) -> None:
+    """Take a line that counts draft tokens."""
+    found = read(row["event"], fields)
+    if found is None:
+        return
+    place = [(row["file"], row["line"])]
+    if not row["usable"]:
+        out.note("damaged", place)
+        return
+    _repeated(out, row["file"], row["line"], fields)
+    if found.no_drafts:
+        out.note("no drafts", place)
+    if found.without_bonus:
+        out.note("without bonus", place)
+    if found.reading is not None:
+        out.readings.setdefault(found.reading, Places()).add(place)
+    if found.violations:
+        out.note("violations", place)
+        out.violations += [{"where": f"{row['file']}:{row['line']}", "violation": one} for one in found.violations]
+    out.metrics.append(
+        _row(
+            row,
+            event="" if found.no_drafts else row["event"],
+            length=found.length,
+            verifies=found.verifies,
+            accepted=found.accepted,
+            drafted=found.drafted,
+            k=found.draft_tokens,
+            positions=found.positions,
+            reached=found.reached,
+        )
+    )
+
+
+def _engine(out: Lines, row: dict[str, Any], fields: dict[str, Any]) -> None:
+    """Take an engine's line of vLLM: it waits for the metrics line behind it."""
+    name, several = fields.get("engine"), number(fields.get("engines"))
+    if not row["usable"] or (name is None and several is None):
+        return
+    made = _row(row, event="engine_stats", name=f"{several:.0f} engines" if name is None else str(name))
+    made |= {"running": number(fields.get("running")), "usage": share(fields, "kv_cache_usage")}
+    out.metrics.append(made | {"throughput": number(fields.get("avg_generation_throughput"))})
+
+
+def _statistics(out: Lines, row: dict[str, Any], fields: dict[str, Any]) -> None:
+    """Take a cumulative line of llama.cpp: its difference to the one before speaks for the request between them."""
+    counts = [number(fields.get(name)) for name in ("accepted", "drafted", "calls_accept")]
+    if row["usable"] and None not in counts:
+        made = _row(row, event="llamacpp_statistics", name=str(fields.get("speculator")), counts=counts)
+        out.metrics.append(made)
+
+
+def _cumulative(out: Lines, row: dict[str, Any], fields: dict[str, Any]) -> None:
+    """Take a line of vLLM V0, which counts since the start: the first and the last of a process are kept."""
+    if not row["usable"]:
+        out.note("damaged", [(row["file"], row["line"])])
+        return
+    names = ("accepted", "drafted", "emitted")
+    said = {"line": row["line"]} | {name: number(fields.get(name)) for name in names}
+    said |= {"k": number(fields.get("speculative_tokens")), "rate": share(fields, "draft_acceptance_rate")}
+    said["efficiency"] = share(fields, "system_efficiency")
+    key = Key(*(row[name] for name in WHO))
+    before = out.totals.get(key)
+    out.totals[key] = [said, said, 1] if before is None else [before[0], said, before[2] + 1]
+
+
+def _ready(out: Lines, row: dict[str, Any], fields: dict[str, Any]) -> None:  # noqa: ARG001 - one of a kind
+    """Remember until where a server warmed up: a log need not say so, and says it behind those lines."""
+    out.ready[Server(row["file"], row["segment"], row["server"])] = row["line"]
+
+
+def _warning(out: Lines, row: dict[str, Any], fields: dict[str, Any]) -> None:  # noqa: ARG001 - one of a kind
+    key = (row["file"], row["segment"], row["event"])
+    out.warnings.setdefault(key, Places()).add([(row["file"], row["line"])])
+    out.warners.setdefault(key, set()).add(row["origin"])
+
+
+def _switch(out: Lines, row: dict[str, Any], fields: dict[str, Any]) -> None:
+    """Take a switch of the draft length, or the average that it follows."""
+    known = out.switches.setdefault(Key(*(row[name] for name in WHO)), Switches())
+    average = number(fields.get("ema_accept_len"))
+    if average is not None:
+        known.merge(Switches(averages=[average]))
+    if row["event"] != "adaptive_switch":
+        return
+    known.merge(Switches(Places().add([(row["file"], row["line"])]), row["time"], row["time"]))
+    out.note("switches", [(row["file"], row["line"])])
+    tokens = [number(fields.get(f"draft_tokens_{side}")) for side in ("from", "to")]
+    made = _row(row, switches=1.0, top=max((one for one in tokens if one is not None), default=None), tokens=tokens[1])
+    out.metrics.append(made | {"event": "", "stat": False, "steps": number(fields.get("steps_to"))})
+
+
+def _retract(out: Lines, row: dict[str, Any], fields: dict[str, Any]) -> None:  # noqa: ARG001 - one of a kind
+    out.note("retractions", [(row["file"], row["line"])])
+
+
+_BULK = ("decode_stats", "prefill_stats")
+_SINGLE = {
+    **dict.fromkeys(EVENTS, _metrics),
+    "engine_stats": _engine,
+    "llamacpp_statistics": _statistics,
+    "spec_metrics_cumulative": _cumulative,
+    "ready": _ready,
+    "nan_logits_warning": _warning,
+    "invalid_tree_warning": _warning,
+    "adaptive_switch": _switch,
+    "adaptive_params": _switch,
+    "retract": _retract,
+}
+
+# ----------------------------------------------------------------------------------------------------------- settling
+
+
+def settle(lines: Lines) -> pl.DataFrame:
+    """Return the rows that are not settled yet, settled; ``lines.state`` is then that behind them.
+
+    The columns of a settled row add up: sums, extremes, first and last. ``weight`` is its verifies, ``rounds`` their
+    rounds, ``open`` how many of its lines print neither, ``weighted`` verifies x length (V + A where both are printed).
+    """
+    state = lines.state = copy.deepcopy(lines.state)
+    metrics = pl.DataFrame(_told(state, lines.metrics), schema=RAW, orient="row") if lines.metrics else lines.raw.clear()
+    raw = pl.concat([state.tail, lines.raw, metrics])
+    if not raw.height:
+        return pl.DataFrame()
+    files = raw["file"].unique(maintain_order=True)
+    place = pl.col("file").replace_strict(files, range(len(files)), return_dtype=pl.Int32)
+    raw = _grouped(raw.sort(place, "line", maintain_order=True)).sort(place, "line", maintain_order=True)
+    who, server = list(WHO), list(WHO[:3])
+    raw = raw.with_columns(pl.col("tokens", "steps").forward_fill().over(who))
+    last = pl.int_range(pl.len()).over(who) == pl.col("stat").cum_sum().over(who) - 1
+    ends = pl.col("stat") & (pl.col("stat").cum_sum().over(who) == pl.col("stat").sum().over(who))
+    state.tail = raw.filter(ends | ~pl.col("stat")).with_columns(old=pl.col("stat"))
+    del last
+    rows = raw.filter("stat").join(_settings(lines), on=["file", "segment"], how="left", maintain_order="left")
+    if not rows.height:
+        return pl.DataFrame()
+    before = {name: pl.col(name).shift().over(who) for name in ("running", "iteration", "context")}
+    requests = pl.col("running").fill_null(1.0)
+    requests = pl.when(pl.col("running").is_null() | before["running"].is_null()).then(requests).otherwise((requests + before["running"]) / 2)
+    passed = pl.col("iteration") - before["iteration"] - pl.col("prefills")
+    one = pl.col("running").is_null() | (pl.col("running") == 0)
+    counted = pl.col("drafted").is_not_null()
+    rows = rows.with_columns(
+        shown=pl.when(pl.col("verifies").is_not_null())
+        .then(pl.when(one | counted).then(pl.col("verifies")).otherwise(pl.col("verifies") / pl.col("running")))
+        .when(passed > 0)
+        .then(passed),
+        requests=pl.when(requests == 0).then(1.0).otherwise(requests),
+        tokens=pl.coalesce("tokens", "settled_tokens"),
+        steps=pl.coalesce("steps", "settled_steps"),
+        growth=pl.when(
+            (pl.col("prefills") == 0)
+            & (pl.col("running") > 0)
+            & (pl.col("running") == before["running"])
+            & (pl.col("context") > before["context"])
+            & pl.col("verifies").is_null()
+        ).then((pl.col("context") - before["context"]) / (pl.col("running") * pl.col("length"))),
+    ).filter(~pl.col("old"))
+    rows = _ready_only(lines, rows)
+    rows = _timed(lines, rows)
+    counted, known = pl.col("drafted").is_not_null(), pl.col("length").is_not_null()
+    limit = pl.when(pl.col("k").is_not_null()).then(pl.col("k") + 1).otherwise(
+        pl.min_horizontal("tokens", pl.col("steps") + 1) + pl.col("bonus") - 1
+    )
+    weight = pl.coalesce("verifies", pl.when(~counted).then(pl.coalesce("shown", "interval") * pl.col("requests")), pl.when(pl.col("accepted").is_null() | (pl.col("accepted") == 0)).then(1.0))
+    rows = rows.with_columns(
+        weight=pl.when(known).then(weight).otherwise(0.0).fill_null(0.0),
+        limit=limit,
+        full=known & (pl.col("switches") == 0) & ((pl.col("rate") >= _FULL_RATE).fill_null(False) | ((limit > 1) & (pl.col("length") >= limit - _HALF_DIGIT - 1e-9)).fill_null(False)),
+        drafting=known & (pl.col("steps") != 0).fill_null(True),
+    )
+    _rates(state, rows.filter(known & pl.col("rate").is_not_null() & (pl.col("switches") == 0)), server)
+    _positions(state, rows)
+    off = rows.filter(known & ~pl.col("drafting"))
+    if off.height:
+        lines.note("drafting off", _places(off), off.height)
+    length = pl.col("length")
+    told = pl.when(known).then(1.0).otherwise(0.0)
+    tokens = length * pl.max_horizontal(pl.col("running").fill_null(1.0), pl.when(pl.col("running") == 0).then(1.0))
+    speed = pl.col("throughput").is_not_null() & known
+    step = pl.when((pl.col("throughput") > 0) & (pl.col("running") > 0)).then(pl.col("running") * length / pl.col("throughput"))
+    rate = pl.when(pl.col("switches") == 0).then(pl.col("rate"))
+
+    def summed(name: str, value: pl.Expr, where: pl.Expr) -> dict[str, pl.Expr]:
+        there = where & value.is_not_null()
+        return {name: pl.when(there).then(value).otherwise(0.0), f"{name}_lines": there.cast(pl.Float64)}
+
+    return rows.select(
+        *WHO,
+        first="line", last="line", time="time", end_time="time", kind="kind", seconds="seconds", end_seconds="seconds",
+        growth=pl.when("drafting").then("growth"),
+        lines=pl.when(known | counted).then(1.0).otherwise(0.0),
+        lengths=told,
+        plain=length.fill_null(0.0),
+        plain_square=(length * length).fill_null(0.0),
+        rounds=pl.when(known).then(pl.coalesce("shown", "interval")).otherwise(0.0).fill_null(0.0),
+        open=pl.when(known & pl.col("shown").is_null() & ~counted).then(1.0).otherwise(0.0),
+        weight="weight",
+        weighted=pl.when(counted & pl.col("verifies").is_not_null() & pl.col("accepted").is_not_null())
+        .then(pl.col("weight") + pl.col("accepted"))
+        .otherwise(pl.col("weight") * length)
+        .fill_null(0.0),
+        smallest=length, largest=length,
+        ceiling=pl.col("full").cast(pl.Float64),
+        floor=(pl.col("drafting") & (length <= pl.col("bonus") + _HALF_DIGIT)).fill_null(False).cast(pl.Float64),
+        drafting=pl.col("drafting").cast(pl.Float64),
+        limit=pl.coalesce("limit", pl.lit(None, pl.Float64)),
+        switches=pl.col("switches").fill_null(0.0),
+        spanning=(pl.col("switches") > 0).fill_null(False).cast(pl.Float64),
+        accepted=pl.col("accepted").fill_null(0.0), drafted=pl.col("drafted").fill_null(0.0),
+        steps_sum=pl.when(counted).then(pl.coalesce("k", "steps")).otherwise("steps").fill_null(0.0) * pl.col("weight"),
+        **summed("running", pl.col("running"), known), running_low=pl.when(known).then("running"),
+        running_high=pl.when(known).then("running"),
+        **summed("context", pl.col("context"), known), **summed("usage", pl.col("usage"), known),
+        cached=pl.when(known).then("cached").otherwise(0.0), prefills=pl.when(known).then("prefills").otherwise(0.0),
+        **summed("step", step, known),
+        speed_lines=speed.cast(pl.Float64),
+        speed_tokens=pl.when(speed & step.is_not_null()).then(tokens).otherwise(0.0),
+        speed_seconds=pl.when(speed & step.is_not_null()).then(tokens / pl.col("throughput")).otherwise(0.0),
+        slowest=pl.when(speed).then("throughput"), fastest=pl.when(speed).then("throughput"),
+        **summed("throughput", pl.col("throughput"), ~counted),
+        rate=pl.when(rate.is_not_null()).then(rate * pl.col("weight")).otherwise(0.0),
+        rate_weight=pl.when(rate.is_not_null()).then("weight").otherwise(0.0),
+    )  # fmt: skip
+
+
+def _told(state: State, metrics: Sequence[dict[str, Any]]) -> list[list[Any]]:
+    """Return rows of lines that speak for each other, as they come."""
+    out = []
+    for told in metrics:
+        one = dict(told)
+        event = one.pop("event")
+        writer = (one["file"], one["segment"], one["origin"])
+        if event == "engine_stats":
+            state.names.setdefault(writer, set()).add(one["name"])
+            state.engines[writer] = one | {"used": False}
+            continue
+        if event == "llamacpp_statistics":
+            speculator = (*writer, one.pop("name"))
+            counts = one.pop("counts")
+            zero = (0.0, 0.0, 0.0)
+            since = state.statistics.get(speculator, zero)
+            if any(now < then for now, then in zip(counts, since, strict=True)):
+                since = zero  # another start
+            accepted, drafted, verifies = (now - then for now, then in zip(counts, since, strict=True))
+            state.statistics[speculator] = tuple(counts)
+            waiting = state.waiting.pop(writer, [])
+            if not waiting and verifies:
+                one |= {"accepted": accepted, "drafted": drafted, "verifies": verifies}
+                waiting = [one]
+                out.append(one)
+            if len(waiting) == 1 and waiting[0]["accepted"] == accepted and waiting[0].get("length") is None and verifies:
+                waiting[0] |= {"verifies": verifies, "length": 1 + accepted / verifies}
+            continue
+        if event == "llamacpp_acceptance":
+            state.waiting.setdefault(writer, []).append(one)
+            del state.waiting[writer][:-NAMED]
+        elif event == "" and one["stat"] and writer not in state.engines:
+            continue
+        if one["stat"] and event != "llamacpp_acceptance":
+            _of_engine(state, writer, one)
+        if event or not one["stat"]:
+            out.append(one)
+    return [[one.get(name) for name in RAW] for one in out]
+
+
+def _of_engine(state: State, writer: Any, one: dict[str, Any]) -> None:
+    """Name the engine of a metrics line: the one of the engine line before it in the same process.
+
+    An engine line speaks for one metrics line; further ones keep it only where the process has a single engine. What
+    runs is that of the moment of printing; drafts are counted over the interval.
+    """
+    engine = state.engines.get(writer)
+    if engine is None or (engine["used"] and len(state.names[writer]) > 1):
+        return
+    if not engine["used"]:
+        one |= {name: engine[name] for name in ("running", "usage", "throughput")}
+    engine["used"] = True
+    one["engine"] = engine["name"]
+
+
+def highest(segment: Segment | None) -> int | None:
+    """Return the highest accept len a segment's settings allow: all steps accepted, and what comes for nothing."""
+    if segment is None:
+        return None
+    known = [segment.num_draft_tokens, None if segment.num_steps is None else segment.num_steps + 1]
+    values = [value for value in known if value is not None]
+    return min(values) + bonus_of(segment) - 1 if values else None
+
+
+def bonus_of(segment: Segment | None) -> int:
+    """Return how many tokens a round gives without an accepted draft, by the algorithm of server_args."""
+    uno = segment is not None and str(segment.server_args.get("speculative_algorithm")).upper() == "UNO"
+    return UNO_BONUS if uno else 1
+
+
+def _settings(lines: Lines) -> pl.DataFrame:
+    """Return what the settings of each run say of its lines."""
+    return pl.DataFrame(
+        [
+            (
+                file, ordinal, float(one.decode_log_interval or DEFAULT_ROUNDS), float(bonus_of(one)),
+                one.num_draft_tokens, one.server_args.get("speculative_num_steps", one.num_steps),
+            )
+            for (file, ordinal), one in lines.segments.items()
+        ],
+        schema={
+            "file": pl.String, "segment": pl.Int32, "interval": pl.Float64, "bonus": pl.Float64,
+            "settled_tokens": pl.Float64, "settled_steps": pl.Float64,
+        },
+        orient="row", strict=False,
+    )  # fmt: skip
+
+
+def _ready_only(lines: Lines, rows: pl.DataFrame) -> pl.DataFrame:
+    """Leave out what a server printed before it said that it is ready."""
+    for server, line in lines.ready.items():
+        mine = pl.all_horizontal(pl.col(name) == value for name, value in zip(WHO, server, strict=False))
+        early = rows.filter(mine & (pl.col("line") < line))
+        if early.height:
+            lines.note("of the warm-up", _places(early), early.height)
+            rows = rows.filter(~(mine & (pl.col("line") < line)))
+    return rows
+
+
+def _timed(lines: Lines, rows: pl.DataFrame) -> pl.DataFrame:
+    """Add when each line was printed, in seconds that compare within a kind; count the lines that step back."""
+    clocks = lines.state.clocks
+    kinds, seconds = [], []
+    for file, line, time in rows.select("file", "line", "time").iter_rows():
+        moment = clocks.setdefault(file, Clock()).read(time, line)
+        kinds.append(None if moment is None else moment.kind)
+        seconds.append(None if moment is None else moment.seconds)
+    rows = rows.with_columns(kind=pl.Series(kinds, dtype=pl.String), seconds=pl.Series(seconds, dtype=pl.Float64))
+    timed = rows.filter(pl.col("kind").is_not_null())
+    if not timed.height:
+        return rows
+
+    def back(who: Sequence[str], least: float) -> pl.Expr:
+        same = pl.col("kind").shift().over(who) == pl.col("kind")
+        return same & (pl.col("seconds").shift().over(who) - pl.col("seconds") > least)
+
+    stepped = timed.filter(back(["file", "segment", "server"], _LATE) | back(["file", "segment", "origin"], 0.0))
+    for what, found in (
+        ("out of order", stepped),
+        *((kind, timed.filter(pl.col("kind") == kind)) for kind in ("no year", "no date")),
+    ):
+        if found.height:
+            lines.note(what, _places(found), found.height)
+    return rows
+
+
+def _rates(state: State, rows: pl.DataFrame, server: list[str]) -> None:
+    for (file, segment, name), mine in rows.group_by(server, maintain_order=True):
+        bonus = int(mine["bonus"].fill_null(1.0)[0])
+        ranges = state.rates.setdefault(Server(file, segment, name), RateRanges(bonus))
+        ranges.extend(*(mine[column].to_list() for column in ("line", "length", "rate", "weight")))
+
+
+def _positions(state: State, rows: pl.DataFrame) -> None:
+    """Add up what lines say of each position, weighted by their verifies."""
+    listed = rows.filter(pl.col("positions").is_not_null() & (pl.col("weight") > 0))
+    for row in listed.select(*WHO, "weight", "positions", "reached").iter_rows():
+        *who, weight, positions, reached = row
+        sums = state.positions.setdefault((Key(*who), len(positions)), [[0.0] * (len(positions) + 1), [], []])
+        sums[0] = [total + weight * value for total, value in zip(sums[0], [1.0, *positions], strict=True)]
+        if reached is not None:
+            # of all = of those that got there x coverage
+            there = [weight * of_all / of_those if of_those else 0.0 for of_all, of_those in zip(positions, reached, strict=True)]
+            sums[1] = [a + b for a, b in zip(sums[1] or [0.0] * len(positions), there, strict=True)]
+            sums[2] = [a + weight * b for a, b in zip(sums[2] or [0.0] * len(positions), positions, strict=True)]
+
+
+def thinned(rows: pl.DataFrame) -> pl.DataFrame:
+    """Return the rows with neighbours of one process joined two by two, where it has more than are kept."""
+    who = list(WHO)
+    while True:
+        sizes = rows.group_by(who, maintain_order=True).len()
+        most = min(EXACT_LINES, max(EXACT_ROWS // sizes.height, 16))
+        over = sizes.filter(pl.col("len") > (EXACT_LINES if rows.height <= EXACT_ROWS else most))
+        if not over.height:
+            return rows
+        many = rows.join(over.select(who), on=who, how="semi", nulls_equal=True, maintain_order="left")
+        few = rows.join(over.select(who), on=who, how="anti", nulls_equal=True, maintain_order="left")
+        many = many.with_columns(pair=pl.int_range(pl.len()).over(who) // 2)
+        joined = many.group_by(*who, "pair", maintain_order=True).agg(
+            pl.col(*_FIRST).first(), pl.col(*_LAST).last(), pl.col(*_LEAST).min(), pl.col(*_MOST, "limit").max(),
+            pl.exclude(*_FIRST, *_LAST, *_LEAST, *_MOST, "limit").sum(),
+        )  # fmt: skip
+        rows = pl.concat([few, joined.select(rows.columns)])
