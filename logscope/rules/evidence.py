@@ -1,0 +1,646 @@
+"""What rules look at and how they keep it: one life's part of a batch, and since when something is wrong.
+
+This module is responsible for :class:`View` (the passes and lines of one server life in one batch, as arrays),
+:class:`Onset` (how many of how many, the first bad pass, the last good one before it), :class:`Life` (what is known of
+a server life when all of it was seen) and for adding parts up. It must not know any rule.
+
+A row of the arrays is a forward pass (``view.line[i]``) or a record of one (``view.records["norm"][j]``); -1 says that
+something is not printed. Where writers printed different values, ``view.records`` holds the usual one (the majority's,
+else the first) and ``view.others`` the first that differs from it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import polars as pl
+
+from logscope.model import CAPTURE_EVENTS, DURING, PHASES, Payload, Place, Prefix, ServerEvent
+from logscope.passes.lineage import same_head, same_norm
+from logscope.queries.words import count, layer_name, percent, source_name
+from logscope.versions import SIGNS, EraWatch, Known
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterator, Sequence
+
+    from logscope.contract import Contract, Reading
+    from logscope.model import Finding, Segment
+    from logscope.tables.tables import Tables
+
+    Array = np.ndarray[Any, Any]
+    Columns = dict[str, Any]
+
+# In a log in doubt, fewer bad passes than this, or than one in so many since the first, are no more than a note.
+FEW = 4
+# First values that are compared and shown; more captures of a pass than these are not looked at.
+_VALUES = 8
+_MOST_CAPTURES = 64
+# Passes at the cut beginning of a log that may lack records without a fault.
+_EDGE = 2
+# Captures that single passes lack before it is asked whether others have them.
+_SCATTERED = 4
+CAPTURING, SERVING = DURING.index("graph_capture"), DURING.index("serving")
+EXTEND, DECODE, VERIFY, DRAFT_EXTEND, IDLE, UNKNOWN = range(len(PHASES))
+# Events of records that have a place in a forward, by number.
+_STATISTICS = frozenset({"decode_stats", "prefill_stats"})
+EVENTS = ("layer_capture", "embed_capture", "forward_end", "aux_concat", "forward", "fc_output", "fc", "capture_plan")
+LAYER, EMBED, END, JOIN, FORWARD, FC_OUTPUT, FC, PLAN = range(len(EVENTS))
+
+
+# ------------------------------------------------------------------------------------------------------- adding up
+
+
+def add(one: Any, other: Any) -> Any:
+    """Return two parts of a rule as one, in the order of the log: None is nothing, dicts add up key by key."""
+    if one is None or other is None:
+        return other if one is None else one
+    if isinstance(one, dict):
+        return one | {key: add(one.get(key), value) for key, value in other.items()}
+    return one | other if isinstance(one, (set, frozenset)) else one + other
+
+
+@dataclass(slots=True)
+class First:
+    """The first of its kind: of two the earlier stays."""
+
+    value: Any
+
+    def __add__(self, _other: First) -> First:
+        """Return itself."""
+        return self
+
+
+class Seen(NamedTuple):
+    """A pass that was seen, as far as a finding names it; ``detail`` are the values that show what is wrong."""
+
+    place: Place
+    number: int
+    role: str
+    phase: str
+    source: tuple[Any, ...]
+    detail: dict[str, Any] = {}  # noqa: RUF012 - never changed
+
+
+def pass_name(item: Seen) -> str:
+    """Return ``target verify pass 12``; the phase is left out where it is not known."""
+    phase = "" if item.phase == "unknown" else f"{item.phase} "
+    return f"{item.role} {phase}pass {item.number}"
+
+
+def record_name(event: str, layer: int | None, role: str) -> str:
+    """Return ``layer 31``, ``the joined state``, ``the fc output``, ``the draft's input`` for a record."""
+    if event in CAPTURE_EVENTS:
+        return layer_name(event, layer)
+    joined = "the joined state" if role == "target" else "the draft's output state"
+    names = {"aux_concat": joined, "fc_output": "the fc output", "forward": "the draft's input"}
+    return names.get(event, event.replace("_", " "))
+
+
+@dataclass(slots=True)
+class Onset:
+    """How many of how many passes are bad, the first bad one, and the last good one before it from the same source.
+
+    since
+        passes looked at from the first bad one on.
+    last_good
+        by source, its last good pass before the first bad one of all. A source is an origin (a pod, a service) with its
+        DP and PP rank: one log may hold several, and only one of them be at fault.
+    phases
+        by phase, how many good and how many bad passes.
+    alone
+        the same of passes in which the value of one writer alone is bad.
+    """
+
+    seen: int = 0
+    bad: int = 0
+    since: int = 0
+    first: Seen | None = None
+    last_good: dict[tuple[Any, ...], Seen | None] = field(default_factory=dict)
+    bad_in: frozenset[tuple[Any, ...]] = frozenset()
+    phases: dict[str, tuple[int, int]] = field(default_factory=dict)
+    alone: Onset | None = None
+
+    def __add__(self, other: Onset) -> Onset:
+        """Return both as one, this one first."""
+        phases = dict(self.phases)
+        for phase, (good, bad) in other.phases.items():
+            mine = phases.get(phase, (0, 0))
+            phases[phase] = (mine[0] + good, mine[1] + bad)
+        last_good = {**other.last_good, **self.last_good}
+        if self.first is None:
+            last_good = {**self.last_good, **{key: seen for key, seen in other.last_good.items() if seen is not None}}
+        return Onset(
+            self.seen + other.seen,
+            self.bad + other.bad,
+            self.since + other.seen if self.first is not None else other.since,
+            self.first or other.first,
+            last_good,
+            self.bad_in | other.bad_in,
+            phases,
+            add(self.alone, other.alone),
+        )
+
+    @property
+    def goods(self) -> Onset:
+        """The same passes as if none were bad, to be looked at for a fault that is not among them."""
+        return Onset(self.seen, last_good=self.last_good, phases={phase: (sum(both), 0) for phase, both in self.phases.items()})
+
+    @property
+    def good_before(self) -> Seen | None:
+        """The last good pass before the first bad one, of its source."""
+        return None if self.first is None else self.last_good.get(self.first.source)
+
+    @property
+    def words(self) -> str:
+        """Since when and how often, for the evidence of a finding."""
+        if self.first is None:
+            return "never"
+        share = f"{self.bad:,} of {count(self.seen, 'pass')} ({percent(self.bad, self.seen)})"
+        where = at_fault(self.first, self.bad_in, self.last_good)
+        if self.bad == self.seen:
+            return f"in {'the only pass' if self.seen == 1 else f'all {self.seen:,} passes'} looked at"
+        phase = self._only_phase
+        if phase is not None:
+            return f"in all {self.bad:,} {phase} passes looked at, and in none of {self.seen - self.bad:,} others{where}"
+        before = self.good_before
+        if before is None:
+            return f"from the first pass on, {share}{where}"
+        later = "" if self.since == self.seen or self.bad == 1 else f"; {self.bad:,} of {self.since:,} since then"
+        good = f"the last good one before it is pass {before.number} ({before.place})"
+        return f"{share}; first in {pass_name(self.first)}{later}; {good}{where}"
+
+    @property
+    def _only_phase(self) -> str | None:
+        """The phase all bad passes have and no good one has; None when it is not that simple, or not known."""
+        bad = [phase for phase, (_, times) in self.phases.items() if times]
+        # Good passes behind the first bad one: else it may as well be a change in time.
+        only = len(bad) == 1 and "unknown" not in self.phases and 1 < self.bad < self.since
+        return bad[0] if only and not self.phases[bad[0]][0] else None
+
+
+def at_fault(first: Seen, bad: Collection[tuple[Any, ...]], every: Collection[tuple[Any, ...]]) -> str:
+    """Say which source is at fault, where the log holds several; nothing when its lines carry no mark."""
+    name = source_name(first.source) if len(every) > 1 else ""
+    if not name:
+        return ""
+    return f"; all of them in {name}" if len(bad) == 1 else f"; first in {name}, in {len(bad)} of {len(every)} sources"
+
+
+# ---------------------------------------------------------------------------------------------------- a batch's view
+
+
+def views(tables: Tables, contract: Contract | None) -> Iterator[View]:
+    """Yield the view of every server life that has rows in a batch, in file order."""
+    order = pl.concat([one.select("file", "segment").unique() for one in (tables.passes, tables.server)]).unique()
+    segments = {(one.file, one.number): one for one in tables.segments}
+    for file, number in sorted(order.iter_rows()):
+        segment = segments.get((tables.files[file], number))
+        if segment is not None:
+            yield View(tables, file, segment, contract, alone=order.height == 1)
+
+
+class View:
+    """One server life's part of a batch, as arrays over its passes.
+
+    first, last, join, read, fc, end
+        row numbers of records; -1: none. captures: [passes, most captures], in printed order.
+    judged
+        what most rules may look at: real input, not at the cut beginning of the log, not idle, with rows.
+    clean
+        False where damaged records stand among its lines: what is missing may have been lost in the log.
+    """
+
+    def __init__(self, tables: Tables, file: int, segment: Segment, contract: Contract | None, *, alone: bool) -> None:
+        self.tables, self.segment, self.contract, self.file = tables, segment, contract, segment.file
+        passes, server = tables.passes, tables.server
+        records, base = tables.records, 0
+        if not alone:
+            mine = (pl.col("file") == file) & (pl.col("segment") == segment.number)
+            passes, server = passes.filter(mine), server.filter(mine)
+            base = int(passes["first"].min() or 0)  # type: ignore[arg-type]
+            records = records.slice(base, int(passes["last"].max() or 0) + 1 - base if passes.height else 0)  # type: ignore[arg-type]
+        self.server = server
+        self.passes, self._base, self._rows = passes, base, records
+        self.size = passes.height
+        self.number, self.line, self.group = (_ints(passes, name) for name in ("number", "line", "group"))
+        self.rows, self.hidden, self.states = (_ints(passes, name) for name in ("rows", "hidden", "states"))
+        self.copies, self.expected, self.differ = (_ints(passes, name) for name in ("copies", "expected", "differ"))
+        self.first, self.last, self.join, self.read, self.fc, self.end = (
+            np.where((found := _ints(passes, name)) >= 0, found - base, -1)
+            for name in ("first", "last", "join", "input", "fc", "end")
+        )
+        self.complete = passes["complete"].to_numpy()
+        self.target = (passes["role"] == "target").to_numpy()
+        self.phase, self.during = _ints(passes, "phase"), _ints(passes, "during")
+        self.real = self.during != CAPTURING
+        cut = segment.server_args_line is None
+        self.edge = ~self.complete & (self.number <= _EDGE) & cut
+        self._records()
+        self._captures()
+        self.judged = self.real & ~self.edge & (self.rows != 0) & (self.phase != IDLE) & ~self.piece
+
+    # -- records
+
+    def _records(self) -> None:
+        table = self._rows
+        made = _values_of(table)
+        for name in ("rows", "width", "num_aux", "embeds", "copies", "differ", "line", "head"):
+            made[name] = _ints(table, name)
+        event = table["event"]
+        self.event = np.full(table.height, -1)
+        for number, name in enumerate(EVENTS):
+            self.event[(event == name).to_numpy()] = number
+        made["layer"] = np.where(self.event == EMBED, 0, _ints(table, "layer"))
+        self.usable = table["usable"].to_numpy()
+        self.records = made
+        self.of = np.repeat(np.arange(self.size), self.last - self.first + 1) if self.size else np.zeros(0, np.int64)
+        printed = self.tables.prints
+        shown = printed.filter(pl.col("head").is_not_null() & pl.col("record").is_between(self._base, self._base + table.height - 1))
+        self.torn = shown.filter(pl.col("same"))
+        #: every print of a writer that said something else, in file order.
+        self.differing = shown.filter(~pl.col("same"))
+        self.others = made
+        self.parted = np.zeros(table.height, np.bool_)
+        if self.differing.height:
+            different = self.differing.unique("record", keep="first", maintain_order=True)
+            rows = different["record"].to_numpy() - self._base
+            self.parted[rows] = True
+            heads = [self.tables.heads[head] for head in different["head"].to_list()]
+            self.others = {name: column.copy() for name, column in made.items()}
+            for name, column in _values_of(different).items():
+                self.others[name][rows] = column
+            self.others["line"][rows] = different["line"].to_numpy()
+            self.others["head"][rows] = different["head"].to_numpy()
+            self.others["layer"][rows] = [-1 if head.layer is None else head.layer for head in heads]
+
+    def _captures(self) -> None:
+        """Put the captures of every pass side by side; a pass that repeats the start of the next one is its piece."""
+        places = np.flatnonzero(((self.event == LAYER) | (self.event == EMBED)) & self.usable)
+        of = self.of[places]
+        counted = np.bincount(of, minlength=self.size) if self.size else np.zeros(0, np.int64)
+        nth = np.arange(len(places)) - np.repeat(np.cumsum(counted) - counted, counted)
+        kept = nth < _MOST_CAPTURES
+        wide = int(min(counted.max(initial=0), _MOST_CAPTURES))
+        self.captures = np.full((self.size, wide), -1)
+        self.captures[of[kept], nth[kept]] = places[kept]
+        self.captured = np.minimum(counted, _MOST_CAPTURES)
+        self.piece = np.zeros(self.size, np.bool_)
+        self._pieces()
+        self.layers = self.taken(self.captures)["layer"]
+
+    def _pieces(self) -> None:
+        """One writer that prints a layer twice seems to begin a new pass with it: such two are one pass."""
+        loose = self.target & (self.join < 0) & (self.end < 0) & (self.captured > 0) & (self.expected == 1)
+        after = np.flatnonzero(loose[:-1] & (self.join[1:] >= 0) & (self.group[:-1] == self.group[1:]) & self.target[1:])
+        for at in after.tolist():
+            mine, theirs = self.captures[at, : self.captured[at]], self.captures[at + 1, : self.captured[at + 1]]
+            layers = self.records["layer"][np.concatenate([mine, theirs])]
+            keys = {(layer, norm) for layer, norm in zip(layers.tolist(), self.records["norm"][np.concatenate([mine, theirs])].tolist(), strict=True)}
+            if len(keys) == len(set(layers.tolist())) == self.states[at + 1] < len(layers):
+                both = np.concatenate([mine, theirs])
+                if len(both) > self.captures.shape[1]:
+                    more = np.full((self.size, len(both) - self.captures.shape[1]), -1)
+                    self.captures = np.concatenate([self.captures, more], axis=1)
+                self.captures[at + 1, : len(both)] = both
+                self.captured[at + 1], self.captured[at] = len(both), 0
+                self.captures[at] = -1
+                self.piece[at], self.complete[at + 1] = True, True
+                self.line[at + 1], self.first[at + 1] = self.line[at], self.first[at]
+
+    def taken(self, places: Array, *, others: bool = False) -> Columns:
+        """Return the columns of records at these places; a place of -1 is a record that prints nothing."""
+        source = self.others if others else self.records
+        missing = places < 0
+        found = {name: column[places] if len(column) else np.zeros((*places.shape, *column.shape[1:]), column.dtype) for name, column in source.items()}
+        if missing.any():
+            for name, column in found.items():
+                column[missing] = _ABSENT.get(name, -1)
+        return found
+
+    def event_name(self, place: int) -> str:
+        """Return the event of a record."""
+        return str(self._rows["event"][place])
+
+    def payload(self, place: int, *, other: bool = False) -> Payload:
+        """Return the head of a record's payload: everything but norm and first values."""
+        return self.tables.heads[int((self.others if other else self.records)["head"][place])]
+
+    def mode(self, place: int) -> str | None:
+        """Return the printed mode of a record."""
+        return self.payload(place).mode
+
+    def values(self, place: int, *, other: bool = False) -> list[float]:
+        """Return the first values of a record, as far as they are kept."""
+        source = self.others if other else self.records
+        return list(source["values"][place][: int(source["count"][place])].tolist())
+
+    def name(self, place: int) -> str:
+        """Return the name of a record."""
+        layer = int(self.records["layer"][place])
+        role = "target" if self.target[self.of[place]] else "draft"
+        return record_name(self.event_name(place), None if layer < 0 else layer, role)
+
+    # -- damage
+
+    @cached_property
+    def clean(self) -> Array:
+        """Where no damaged record stands among the lines of a pass."""
+        heads = self.tables.heads
+        usable = [heads[head].usable for head in self.torn["head"].to_list()]
+        torn = self.torn["line"].to_numpy()[[not one for one in usable]] if usable else np.zeros(0, np.int64)
+        lost = self.server.filter((pl.col("kind") == "unparsed") | ~pl.col("intact").is_in(["whole", "partial"]))
+        lines = np.sort(np.concatenate([torn, lost["line"].to_numpy(), self.records["line"][~self.usable]]))
+        if not len(lines) or not self.size:
+            return np.ones(self.size, np.bool_)
+        ends = np.maximum.reduceat(self.records["line"], self.first)
+        at = np.searchsorted(lines, self.line)
+        return (at == len(lines)) | (lines[np.minimum(at, len(lines) - 1)] > ends)
+
+    # -- sets of layers
+
+    @cached_property
+    def sets(self) -> tuple[list[tuple[int, ...]], Array]:
+        """The layers that passes captured, in printed order: every distinct list, and which one each pass has."""
+        return distinct(self.layers)
+
+    # -- server lines
+
+    def lines(self, *events: str) -> Iterator[ServerEvent]:
+        """Yield the server lines of these events, in full."""
+        if not self.server.height:
+            return
+        wanted = self.tables.server.with_row_index("row").filter(
+            (pl.col("event").is_in(events)) & (pl.col("segment") == self.segment.number)
+        )
+        for row in wanted.select("row", "file", "line", "offset", "prefix", "during").iter_rows():
+            at, file, line, offset, prefix, during = row
+            if self.tables.files[file] == self.file:
+                said = (line, offset, self.tables.prefixes[prefix], self.tables.payload(at))
+                yield ServerEvent(said, self.segment.number, during, self.file)
+
+    # -- what is kept
+
+    def seen(self, row: int, line: int | None = None, detail: dict[str, Any] | None = None) -> Seen:
+        """Return what a finding needs of a pass."""
+        place = Place(self.file, int(self.line[row]) if line is None else int(line))
+        role = "target" if self.target[row] else "draft"
+        source = self.tables.groups[int(self.group[row])]
+        return Seen(place, int(self.number[row]), role, PHASES[int(self.phase[row])], source, detail or {})
+
+    def onset(
+        self,
+        looked: Array,
+        bad: Array,
+        line: Array | None = None,
+        detail: Callable[[int], dict[str, Any]] | None = None,
+        alone: Array | None = None,
+        detail_alone: Callable[[int], dict[str, Any]] | None = None,
+        line_alone: Array | None = None,
+    ) -> Onset:
+        """Return the onset of a fault over the passes looked at.
+
+        ``line`` says where the fault stands in each pass, ``detail`` what shows it; ``alone`` where one writer alone
+        is at fault.
+        """
+        rows = np.flatnonzero(looked)
+        made = Onset(len(rows))
+        if not len(rows):
+            return made
+        faulty = bad[rows]
+        kinds = np.bincount(2 * self.phase[rows] + faulty, minlength=2 * len(PHASES)).reshape(-1, 2)
+        made.phases = {PHASES[at]: (good, wrong) for at, (good, wrong) in enumerate(kinds.tolist()) if good or wrong}
+        before, groups = rows, self.group[rows]
+        if faulty.any():
+            start = int(faulty.argmax())
+            row = int(rows[start])
+            made.bad, made.since, before = int(faulty.sum()), len(rows) - start, rows[:start]
+            made.first = self.seen(row, None if line is None else line[row], detail(row) if detail else None)
+            made.bad_in = frozenset(self.tables.groups[one] for one in np.unique(groups[faulty]).tolist())
+        for group in np.unique(groups).tolist():
+            good = before[self.group[before] == group]
+            made.last_good[self.tables.groups[group]] = self.seen(int(good[-1])) if len(good) else None
+        if alone is not None and self.differing.height:
+            made.alone = self.onset(looked, alone, line if line_alone is None else line_alone, detail_alone or detail)
+        return made
+
+    def writers(self, row: int, place: int, *, speaker: bool = False) -> tuple[int, int, tuple[str, ...]]:
+        """Return how many writers of a pass print another value of a record than the usual one, and their ranks.
+
+        ``speaker``: those that print the usual one.
+        """
+        of, differ = int(self.records["copies"][place]), int(self.records["differ"][place])
+        prints = self.differing if not speaker else self.tables.prints.filter(pl.col("same"))
+        mine = prints.filter(pl.col("record") == place + self._base)["prefix"].to_list()
+        return (of - differ if speaker else differ), of, ranks_of([self.tables.prefixes[one] for one in mine])
+
+
+def ranks_of(prefixes: Sequence[Prefix]) -> tuple[str, ...]:
+    """Return the ranks that prefixes name: ``TP0``, ``TP1``."""
+    return tuple(f"TP{rank}" for rank in sorted({one.tp_rank for one in prefixes if one.tp_rank is not None}))
+
+
+def distinct(layers: Array) -> tuple[list[tuple[int, ...]], Array]:
+    """Return every distinct row of layers (-1 leaves a place empty), and the number of each row's."""
+    keys = np.zeros(len(layers), np.int64)
+    for column in range(layers.shape[1]):
+        keys = keys * 1_000_003 + layers[:, column] + 2
+    _, firsts, which = np.unique(keys, return_index=True, return_inverse=True)
+    return [tuple(layer for layer in layers[at].tolist() if layer >= 0) for at in firsts.tolist()], which
+
+
+_ABSENT: dict[str, Any] = {"norm": np.nan, "count": 0, "key": 0, "rounded": False, "values": np.nan}
+
+
+def _ints(table: pl.DataFrame, name: str) -> Array:
+    column = table[name]
+    column = column.to_physical() if isinstance(column.dtype, pl.Enum) else column
+    return column.cast(pl.Int64).fill_null(-1).to_numpy(writable=True)
+
+
+def _values_of(table: pl.DataFrame) -> Columns:
+    """Return norms and first values as comparisons of states take them (:mod:`logscope.passes.lineage`)."""
+    norm = table["norm"]
+    values = table["values"]
+    amount = values.list.len().fill_null(0).to_numpy().astype(np.int64)
+    matrix = np.full((table.height, _VALUES), np.nan)
+    flat = values.filter(values.list.len() > 0).explode().to_numpy()
+    rows = np.repeat(np.arange(table.height), amount)
+    columns = np.arange(len(rows)) - np.repeat(np.cumsum(amount) - amount, amount)
+    few = columns < _VALUES
+    matrix[rows[few], columns[few]] = flat[few]
+    rounded = table["rounded"] if "rounded" in table.columns else pl.repeat(False, table.height, eager=True)
+    return {
+        "norm": norm.fill_null(np.nan).to_numpy(writable=True),
+        "slack": np.where(norm.is_not_null().to_numpy(), table["slack"].fill_null(0.0).to_numpy(), -1.0),
+        "values": matrix,
+        "count": np.minimum(amount, _VALUES).astype(np.int64),
+        "key": table["values_key"].fill_null(0).to_numpy(writable=True),
+        "rounded": rounded.fill_null(value=False).to_numpy(writable=True),
+    }
+
+
+def same(one: Columns, other: Columns) -> tuple[Array, Array]:
+    """Return whether norms, and whether first values, are the same at the coarser print (1, 0; -1: not printed)."""
+    return same_norm(one, other), same_head(one, other)
+
+
+# ------------------------------------------------------------------------------------------- what is known in the end
+
+
+@dataclass(slots=True)
+class Life:
+    """One server life when all of it was seen: its settings, what was captured, the parts of all rules.
+
+    ``facts`` are the sums of :func:`facts_of`; ``parts`` those of the rules by code.
+    """
+
+    segment: Segment
+    contract: Contract | None = None
+    given: Known | None = None
+    facts: dict[str, Any] = field(default_factory=dict)
+    parts: dict[str, Any] = field(default_factory=dict)
+    #: Findings that a log in doubt made no more than notes; they are told as one.
+    lessened: list[Finding] = field(default_factory=list)
+    acceptance: Any = None
+    cache: dict[str, Any] = field(default_factory=dict)
+
+    def __add__(self, other: Life) -> Life:
+        """Return both as one, this one first."""
+        return replace(other, facts=add(self.facts, other.facts), parts=add(self.parts, other.parts))
+
+    def fact(self, name: str) -> Any:
+        """Return a fact; None when nothing shows it."""
+        found = self.facts.get(name)
+        return found.value if isinstance(found, First) else found
+
+    @property
+    def hidden(self) -> int | None:
+        """Width of one state of the target."""
+        found: int | None = self.fact("hidden")
+        return found
+
+    @property
+    def watch(self) -> EraWatch:
+        """What its lines say about its release and the classes it loaded."""
+        watch = EraWatch(self.segment)
+        for payload in self.facts.get("signs", {}).values():
+            watch.server(payload.value)
+        return watch
+
+    @property
+    def era(self) -> Known:
+        """The era of SGLang: as the user gives it, else as the log tells it."""
+        return self.given if self.given is not None else self.watch.known()
+
+    @property
+    def readings(self) -> tuple[Reading, ...]:
+        """The contract's layers as this era and target print them; none without a contract that names layers."""
+        return () if self.contract is None else self.contract.readings(self.era.era, self.watch.target_type)
+
+    @property
+    def is_eagle3(self) -> bool:
+        """False when server_args names another way of speculating (EAGLE, NEXTN, NGRAM) or none."""
+        args = self.segment.server_args
+        if "speculative_algorithm" not in args:
+            return not args or len(args) < 50  # a shortened line need not name it
+        return str(args["speculative_algorithm"]).upper() == "EAGLE3"
+
+    @property
+    def topk(self) -> int | None:
+        """The topk of server_args; 1 when a draft decode of one row was seen, which no tree has."""
+        return self.segment.topk if self.segment.topk is not None else (1 if self.fact("chain") else None)
+
+    @property
+    def blocked(self) -> str | None:
+        """Why passes of this log cannot be judged: schedulers that print without a mark, or padded passes."""
+        padded = bool(self.segment.server_args.get("enable_dp_attention"))
+        if self.fact("unmarked") is None or not (padded or (self.segment.dp_size or 1) > 1):
+            return None
+        if padded:
+            return (
+                "under data-parallel attention passes without a request are padded with other rows, and lines without"
+                " a DP rank do not tell them from real ones"
+            )
+        return f"{self.segment.dp_size} schedulers print into this log without a mark: their passes are not told apart"
+
+    @property
+    def rows_may_differ(self) -> str | None:
+        """Return why rows of one pass need not agree."""
+        if self.segment.server_args.get("enable_dp_attention"):
+            return "under data-parallel attention rows are padded and scattered over ranks"
+        return None
+
+    @property
+    def doubt(self) -> str | None:
+        """Why single odd passes may be the log's doing: several servers print into one file without a mark."""
+        if any(_scattered(shown) for shown in self.facts.get("shown", {}).values()):
+            return "passes lack layers that others have too many of: several schedulers print unmarked into this log"
+        return None
+
+
+def _scattered(shown: dict[tuple[int, ...], int]) -> bool:
+    """Return whether passes lack layers, and other passes have just those: nothing is missing, passes are mixed up.
+
+    A line that is not printed, or not captured, is missing from the whole file; one that got into another scheduler's
+    pass is not.
+    """
+    usual = max(shown, key=lambda layers: shown[layers])
+    parts = {layers: times for layers, times in shown.items() if layers != usual and set(layers) <= set(usual)}
+    lacking = sum(times * len(set(usual) - set(layers)) for layers, times in parts.items())
+    each = [sum(times * layers.count(layer) for layers, times in shown.items()) for layer in usual]
+    return lacking >= _SCATTERED and (max(each) - min(each)) * FEW <= lacking
+
+
+def facts_of(view: View) -> dict[str, Any]:
+    """Return what a batch says about a life: counts, widths, its capture plan, signs of a release."""
+    real = view.real & ~view.piece
+    facts: dict[str, Any] = {
+        "target": int((real & view.target).sum()),
+        "draft": int((real & ~view.target).sum()),
+        "lines": view.server.height,
+        "signs": _signs(view),
+    }
+    reads = view.taken(view.read)
+    sized = view.target & (view.hidden > 0)
+    own = ~view.target & (reads["embeds"] > 0)
+    for name, mask, values in (("hidden", sized, view.hidden), ("draft_hidden", own, reads["embeds"])):
+        if mask.any():
+            row = int(mask.argmax())
+            facts |= {name: First(int(values[row])), f"first_{name}": First(view.seen(row).place)}
+    if (real & ~view.target & (view.phase == DECODE) & (view.rows == 1)).any():
+        facts["chain"] = First(True)
+    if any(view.tables.groups[one][1] is None for one in np.unique(view.group).tolist()):
+        facts["unmarked"] = First(True)
+    if (view.target & ((view.captured > 0) | (view.end >= 0))).any():
+        facts["target_lines"] = First(True)
+    plans = np.flatnonzero((view.event == PLAN) & view.usable)
+    found = [(view.payload(at), Place(view.file, int(view.records["line"][at]))) for at in plans[:1].tolist()]
+    found += [(one.payload, one.place) for one in view.lines("capture_plan") if one.payload.usable]
+    if found:
+        facts["plan"] = First(min(found, key=lambda one: one[1].line))
+    sets, which = view.sets
+    counted = view.target & real & (view.captured > 0)
+    for group in np.unique(view.group[counted]).tolist():
+        times = np.bincount(which[counted & (view.group == group)], minlength=len(sets)).tolist()
+        shown = {layers: number for layers, number in zip(sets, times, strict=True) if number}
+        facts.setdefault("shown", {})[view.tables.groups[group]] = shown
+    return facts
+
+
+def _signs(view: View) -> dict[Any, First]:
+    """Return the lines that can tell a release or a class; of statistics the first and the last of a batch."""
+    found = {}
+    for event in view.lines(*(SIGNS - _STATISTICS)):
+        fields = event.payload.fields
+        key = (event.payload.event, frozenset(fields), *(str(fields.get(name)) for name in ("type", "what")))
+        found.setdefault(key, First(event.payload))
+    table = view.server.filter(pl.col("event").is_in(list(_STATISTICS)))
+    for at in {0, table.height - 1} if table.height else ():
+        said = view.tables.said[table["said"][at]]
+        payload = said if isinstance(said, Payload) else view.tables.read(said) if view.tables.read else None
+        if payload is not None:
+            found.setdefault((payload.event, frozenset(payload.fields)), First(payload))
+    return found
