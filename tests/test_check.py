@@ -14,7 +14,7 @@ from logscope.contract import Contract
 from logscope.errors import UsageError
 from logscope.report import Context
 from logscope.rules import rules
-from logscope.rules.causes import EXPLAINS, ORDER
+from logscope.rules.headline import EXPLAINS, ORDER
 from logscope.run import load
 
 DRAFT = str(DATA / "draft-config.json")

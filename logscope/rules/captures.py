@@ -109,7 +109,7 @@ class Stop:
 def none_in_verify(view: View) -> dict[str, Any]:
     """Serving verify passes have no hidden capture, and no graph explains it."""
     serving = (view.during == SERVING) & ~view.piece
-    verify = serving & view.target & (view.phase == VERIFY) & view.complete
+    verify = serving & view.target & (view.phase == VERIFY) & (view.complete | (view.end >= 0))
     has = view.captured > 0
     part: dict[str, Any] = {"onset": view.onset(verify & (has | view.clean), ~has)}
     other = serving & view.target & (view.phase != EXTEND)
@@ -245,8 +245,8 @@ def hidden_mode(view: View) -> dict[str, Onset]:
         return found
 
     named, full = of(mode.is_not_null() & ~numeric), of(mode == "FULL")
-    captures, have = view.taken(view.captures), view.taken(view.join)["rows"]
-    rows = np.where(view.captured > 0, captures["rows"][:, 0], view.rows) if captures["rows"].shape[1] else view.rows
+    have = view.taken(view.join)["rows"]
+    rows = np.where(view.captured > 0, view.taken(view.capture(np.zeros(view.size, np.int64)))["rows"], view.rows)
     sized = (rows >= 0) & (have >= 0) & (not view.segment.server_args.get("enable_dp_attention"))
     # A mode that is printed as a number is confirmed by rows.
     bad = np.where(named, ~full, have < rows)

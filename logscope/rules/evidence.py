@@ -288,27 +288,32 @@ class View:
         self.captures[of[kept], nth[kept]] = places[kept]
         self.captured = np.minimum(counted, _MOST_CAPTURES)
         self.piece = np.zeros(self.size, np.bool_)
+        self.split = np.zeros(self.size, np.bool_)
         self._pieces()
         self.layers = self.taken(self.captures)["layer"]
 
     def _pieces(self) -> None:
-        """One writer that prints a layer twice seems to begin a new pass with it: such two are one pass."""
-        loose = self.target & (self.join < 0) & (self.end < 0) & (self.captured > 0) & (self.expected == 1)
-        after = np.flatnonzero(loose[:-1] & (self.join[1:] >= 0) & (self.group[:-1] == self.group[1:]) & self.target[1:])
-        for at in after.tolist():
+        """Put passes together that one print cut: a layer that one writer prints twice, or in another shape."""
+        if self.size < 2:
+            return
+        event, layer, copies = self.event, self.records["layer"], self.records["copies"]
+        end, begin = self.last[:-1], self.first[1:]
+        alike = (event[end] == event[begin]) & (layer[end] == layer[begin]) & (self.captured[1:] > 0) & (self.captured[:-1] > 0)
+        loose = self.target[:-1] & self.target[1:] & (self.join[:-1] < 0) & (self.end[:-1] < 0) & (self.join[1:] >= 0)
+        loose &= alike & (self.group[:-1] == self.group[1:])
+        for at in np.flatnonzero(loose).tolist():
             mine, theirs = self.captures[at, : self.captured[at]], self.captures[at + 1, : self.captured[at + 1]]
-            layers = self.records["layer"][np.concatenate([mine, theirs])]
-            keys = {(layer, norm) for layer, norm in zip(layers.tolist(), self.records["norm"][np.concatenate([mine, theirs])].tolist(), strict=True)}
-            if len(keys) == len(set(layers.tolist())) == self.states[at + 1] < len(layers):
-                both = np.concatenate([mine, theirs])
-                if len(both) > self.captures.shape[1]:
-                    more = np.full((self.size, len(both) - self.captures.shape[1]), -1)
-                    self.captures = np.concatenate([self.captures, more], axis=1)
-                self.captures[at + 1, : len(both)] = both
-                self.captured[at + 1], self.captured[at] = len(both), 0
-                self.captures[at] = -1
-                self.piece[at], self.complete[at + 1] = True, True
-                self.line[at + 1], self.first[at + 1] = self.line[at], self.first[at]
+            apart = copies[mine[-1]] + copies[theirs[0]] == self.expected[at]
+            twice = self.expected[at] == 1 and self.records["norm"][mine[-1]] == self.records["norm"][theirs[0]]
+            both = np.concatenate([mine[:-1] if apart else mine, theirs])
+            if not (apart or twice) or len(set(layer[both].tolist())) != self.states[at + 1]:
+                continue
+            if len(both) > self.captures.shape[1]:
+                self.captures = np.pad(self.captures, ((0, 0), (0, len(both) - self.captures.shape[1])), constant_values=-1)
+            self.captures[at + 1, : len(both)], self.captured[at + 1], self.captured[at] = both, len(both), 0
+            self.captures[at] = -1
+            self.piece[at], self.complete[at + 1], self.split[at + 1] = True, True, apart
+            self.line[at + 1] = self.line[at]
 
     def taken(self, places: Array, *, others: bool = False) -> Columns:
         """Return the columns of records at these places; a place of -1 is a record that prints nothing."""
@@ -319,6 +324,19 @@ class View:
             for name, column in found.items():
                 column[missing] = _ABSENT.get(name, -1)
         return found
+
+    def capture(self, number: Array) -> Array:
+        """Return the record of one capture of each pass by its place, -1 where there is none."""
+        wide = self.captures.shape[1]
+        found = np.full(self.size, -1)
+        rows = np.flatnonzero((number >= 0) & (number < wide))
+        found[rows] = self.captures[rows, number[rows]]
+        return found
+
+    def layer_of(self, number: int) -> Array:
+        """Return the layer of one capture of each pass, -1 where there is none."""
+        column: Array = self.layers[:, number] if number < self.layers.shape[1] else np.full(self.size, -1)
+        return column
 
     def event_name(self, place: int) -> str:
         """Return the event of a record."""
@@ -358,6 +376,21 @@ class View:
         ends = np.maximum.reduceat(self.records["line"], self.first)
         at = np.searchsorted(lines, self.line)
         return (at == len(lines)) | (lines[np.minimum(at, len(lines) - 1)] > ends)
+
+    @cached_property
+    def told_apart(self) -> Array:
+        """Where the copies of a pass are told from its neighbours': every record has all of them, or every print a mark.
+
+        Where writers interleave, a record that misses a copy may have given it to another pass, or taken one.
+        """
+        if not self.size:
+            return np.zeros(0, np.bool_)
+        copies = np.where(self.usable, self.records["copies"], 1 << 30)
+        named = [one.tp_rank is not None for one in self.tables.prefixes]
+        mark = np.array(named, np.bool_)[self.tables.prints["prefix"].gather(self._rows["print"]).to_numpy()]
+        marked = np.logical_and.reduceat(mark, self.first)
+        told: Array = (self.expected > 1) & ((np.minimum.reduceat(copies, self.first) >= self.expected) | marked)
+        return told
 
     # -- sets of layers
 

@@ -234,7 +234,7 @@ def twin_layers(view: View) -> Onset:
             "lines": f"lines {lines[0]} and {lines[1]}",
         }
 
-    second = view.captures[np.arange(view.size), pair[:, 1]] if view.captures.shape[1] else pair[:, 1]
+    second = view.capture(pair[:, 1])
     looked = view.target & view.real & (telling.sum(axis=1) > 1)
     return view.onset(looked, pair[:, 0] >= 0, view.records["line"][second] if len(view.of) else None, detail)
 
@@ -263,6 +263,8 @@ class Sums(NamedTuple):
         which captures were joined: all, or the only choice of as many as were joined that fits; [passes, captures].
     alone
         where another writer's join is the sum of no choice of what writers captured.
+    rows
+        where the join has the rows of its captures.
     """
 
     holds: Array
@@ -270,19 +272,21 @@ class Sums(NamedTuple):
     tolerance: Array
     joined: Array
     alone: Array
+    rows: Array
 
 
 def sums(view: View) -> Sums:
     """Compare every joined state of the target with the captures of its pass (norm^2 adds up, side by side)."""
     states, join = view.taken(view.captures), view.taken(view.join)
     there = view.captures >= 0
-    squares = np.where(there, states["norm"] ** 2, 0.0)
-    slacks = np.where(there, 2 * np.abs(states["norm"]) * states["slack"], 0.0)
+    squares = np.where(there & np.isfinite(states["norm"]), states["norm"], 0.0) ** 2
+    slacks = 2 * np.sqrt(squares) * np.where(there, states["slack"], 0.0)
     told = view.target & (view.join >= 0) & (view.captured > 0) & ~view.piece
     told &= ((states["slack"] >= 0) & np.isfinite(states["norm"]) | ~there).all(axis=1)
     told &= (join["slack"] >= 0) & np.isfinite(join["norm"]) & (join["norm"] > 1e-150)
-    first_rows = states["rows"][:, 0] if states["rows"].shape[1] else view.rows
-    told &= (first_rows < 0) | (join["rows"] < 0) | (join["rows"] == first_rows)
+    begin = view.taken(view.capture(np.zeros(view.size, np.int64)))["rows"]
+    even = (begin < 0) | (join["rows"] < 0) | (join["rows"] == begin)
+    told &= even
     whole = np.where(told, join["norm"], 1.0) ** 2
 
     def against(some: Array, norms: Columns, chosen: Array) -> tuple[Array, Array]:
@@ -327,7 +331,7 @@ def sums(view: View) -> Sums:
         split = parted & np.isfinite(theirs["norm"])
         alone = split & (fine != theirs_fine)
         fits = np.where(split, fine | theirs_fine, fine)
-    return Sums(np.where(told, fits.astype(np.int64), -1), residual, tolerance, joined, alone)
+    return Sums(np.where(told, fits.astype(np.int64), -1), residual, tolerance, joined, alone, even)
 
 
 def _sums(view: View) -> Sums:
@@ -453,22 +457,21 @@ def join_order(view: View) -> Onset:
     # Where the join prints no first values, the draft's input with the same norm stands for it.
     bare = view.target & (view.join >= 0) & (join["count"] == 0)
     if bare.any():
-        reads = np.flatnonzero((view.read >= 0) & view.passes["how"].eq_missing("norm").to_numpy())
+        fresh = view.passes["due_fresh"].to_numpy() & view.passes["how"].eq_missing("norm").to_numpy()
+        reads = np.flatnonzero((view.read >= 0) & fresh)
         due = view.passes["due_line"].fill_null(-1).to_numpy()
         row_of = {int(join["line"][row]): row for row in np.flatnonzero(bare).tolist()}
         for row in reads.tolist():
             if int(due[row]) in row_of:
                 printed[row_of[int(due[row])]] = view.read[row]
     told = view.judged & view.target & (view.join >= 0) & (view.captured > 0)
+    told &= found.rows
     chosen = found.joined.sum(axis=1)
-    told &= (view.states < 0) | (chosen == view.states) | ((view.states == view.captured - 1) & (view.captured > 1))
     # What is captured and not joined is the embedding, where nothing else is known.
-    begin = np.where(chosen > 0, found.joined.argmax(axis=1), 0) if found.joined.shape[1] else np.zeros(view.size, np.int64)
-    skips = (chosen != view.states) & (view.states == view.captured - 1)
-    if skips.any():
-        told &= ~skips | (view.layers[:, 0] == 0)
-        begin = np.where(skips, 1, begin)
-    at = view.captures[np.arange(view.size), begin] if view.captures.shape[1] else np.full(view.size, -1)
+    skips = (chosen != view.states) & (view.states == view.captured - 1) & (view.captured > 1)
+    told &= (view.states < 0) | (chosen == view.states) | (skips & (view.layer_of(0) == 0))
+    begin = np.where(skips, 1, found.joined.argmax(axis=1) if found.joined.shape[1] else 0)
+    at = view.capture(begin)
     holds = same_head(view.taken(at), view.taken(printed))
     alone, bad = np.zeros(view.size, np.bool_), holds == 0
     if view.differing.height:
@@ -545,7 +548,7 @@ def draft_input(view: View) -> dict[str, Any]:
     if tree.any():
         row_of = {int(line): row for row, line in enumerate(view.taken(view.join)["line"].tolist()) if line >= 0}
         of = np.array([row_of.get(int(line), -1) for line in due["line"].tolist()])
-        first = np.where(of >= 0, view.captures[of, 0], -1) if view.captures.shape[1] else np.full(view.size, -1)
+        first = np.where(of >= 0, view.capture(np.zeros(view.size, np.int64))[of], -1)
         holds = same_head(read, view.taken(first))
         bad = np.where(tree, holds == 0, bad)
         traced = np.where(tree, holds, traced)

@@ -32,6 +32,8 @@ _MARKED_OR_EQUAL = 0.5
 _LOOKED_FOR = 256
 # A record that one writer never prints: so many passes, and more than half of them.
 _LEAST_MISSING = 3
+# Passes in which copies agree, where nothing else says how many writers there are.
+_AGREED = 4
 # Passes without a copy of every writer behind the last one that had them, before a writer has stopped printing.
 _LASTING = 16
 # Records that a rank is behind the others before it is called silent: more than a buffer of one process holds.
@@ -107,7 +109,7 @@ class Passes:
 def rank_disagreement(view: View) -> dict[str, Any]:
     """Copies of one record differ between writers, or one writer never prints it."""
     part: dict[str, Any] = {"passes": _brief(view)}
-    looked = view.real & ~view.edge & (view.copies > 1)
+    looked = view.real & ~view.edge & (view.copies > 1) & view.told_apart
     values, noise, shown = _differences(view)
     line = np.array([shown[row][0] if row in shown else -1 for row in range(view.size)], np.int64)
     part["values"] = view.onset(looked, values, line, lambda row: shown[row][1])
@@ -258,8 +260,11 @@ def _(part: dict[str, Any], life: Life) -> Iterator[Finding]:
     if absent and life.rows_may_differ is None:
         yield from absent
         return
-    if part["values"].first is not None:
-        yield rank_disagreement.told(part["values"], life)
+    # Where the number of writers is a guess, copies that hardly ever agree are none.
+    values = part["values"]
+    known = (life.segment.tp_size or 1) > 1 or bool(part.get("marked")) or values.seen - values.bad >= _AGREED
+    if values.first is not None and known:
+        yield rank_disagreement.told(values, life)
     elif part["noise"].first is not None:
         yield rank_disagreement.told(part["noise"], life, severity="note")
     missing = part.get("missing", {})

@@ -285,7 +285,7 @@ def rows(view: View) -> dict[str, Any]:
     records = view.records
     captures, join, end = view.taken(view.captures), view.taken(view.join), view.taken(view.end)
     read, own = view.taken(view.read), view.target
-    begin = captures["rows"][:, 0] if captures["rows"].shape[1] else np.full(view.size, -1)
+    begin = view.taken(view.capture(np.zeros(view.size, np.int64)))["rows"]
     begin = np.where(own, np.where(view.captured > 0, begin, end["rows"]), read["rows"])
     #: by pass: the record that is at odds, the rows that are due there, and why, by number.
     odd, due, why = (np.full(view.size, -1) for _ in range(3))
@@ -433,6 +433,11 @@ def rank_shape(view: View) -> Onset:
             if known[pair]:
                 place[view.of[at]], others[int(view.of[at])] = at, (line, heads[head].shape)
 
+    # Or the other shape cut the pass in two.
+    for row in np.flatnonzero(view.split).tolist():
+        before = int(view.last[row - 1])
+        place[row], others[row] = int(view.first[row]), (int(view.records["line"][before]), view.payload(before).shape)
+
     def detail(row: int) -> dict[str, Any]:
         line, shape = others[row]
         hidden = int(view.hidden[row]) if view.target[row] else None
@@ -444,7 +449,7 @@ def rank_shape(view: View) -> Onset:
         }
 
     line = np.array([others[row][0] if row in others else -1 for row in range(view.size)], np.int64)
-    return view.onset(view.real & ~view.edge & (view.copies > 1), place >= 0, line, detail)
+    return view.onset(view.real & ~view.edge & (view.told_apart | view.split) & (view.copies > 1), place >= 0, line, detail)
 
 
 def shape_words(shape: tuple[int, ...] | None, hidden: int | None) -> str:
