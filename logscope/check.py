@@ -121,11 +121,9 @@ class Checker:
         for life in sorted(lives, key=lambda life: -sum(life.facts[role] for role in ("target", "draft"))):
             life.acceptance = acceptance
             life.cache.clear()
-            life.lessened.clear()
             self._ask(life, checked, why_not)
         for life in lives:
             found = [one for code, rule in self._rules.items() if not _blocked(life, code) for one in rule.findings(life.parts.get(code), life)]
-            found = _mixed(life, found)
             findings += found
             of.update({id(one): (life.segment.file, life.segment.number) for one in found})
         if len({life.segment.file for life in lives}) > 1:
@@ -215,23 +213,6 @@ def _fact(life: Life) -> dict[str, Any]:
         "target_passes": life.facts["target"],
         "draft_passes": life.facts["draft"],
     }
-
-
-def _mixed(life: Life, findings: list[Finding]) -> list[Finding]:
-    """Return findings with those about single passes of mixed-up schedulers told as one note."""
-    if not life.lessened:
-        return findings
-    codes = list(dict.fromkeys(finding.rule for finding in ranked(life.lessened)))
-    first = min(life.lessened, key=lambda finding: finding.where.line if finding.where is not None else 0)
-    note = Finding(
-        codes[0],
-        "note",
-        f"Passes of several schedulers are mixed in this log: single odd ones ({', '.join(codes)}) say nothing.",
-        first.where,
-        evidence=life.doubt or first.evidence,
-        help="give each scheduler a mark on its lines, or a file of its own, to have its passes judged one by one",
-    )
-    return [*(finding for finding in findings if finding not in life.lessened), note]
 
 
 def _chosen(select: Iterable[str] | None, ignore: Iterable[str] | None) -> list[str]:

@@ -68,7 +68,6 @@ def _extreme(known: Rule, life: Life, name: str, what: str, **texts: str) -> Ite
         fields = {"length": f"{longest.length:.2f}", "lines": count(longest.lines, "line"), "of": _of(key, life), "bonus": bonus}
         more = f"; {len(stretches) - 1} more such stretches" if len(stretches) > 1 else ""
         yield known.finding(
-            life,
             what.format(**fields),
             Place(key.file, longest.first_line),
             severity="note" if longest.lines < 2 and not longest.counted else None,
@@ -145,7 +144,6 @@ def _(_part: None, life: Life) -> Iterator[Finding]:
         begin = f"line {fall.begin.first_line}" + (f" ({fall.begin.time})" if fall.begin.time else "")
         last = fall.after.rounds if fall.low is None else fall.low_rounds
         yield falling.finding(
-            life,
             f"Acceptance falls{_of(key, life)} from {fall.before.mean:.2f} to {fall.after.mean:.2f} ({fall.change:+.0%}),"
             f" beginning at {begin}.",
             Place(key.file, fall.begin.first_line),
@@ -201,7 +199,6 @@ def _(_part: None, life: Life) -> Iterator[Finding]:
             for found, verdict in zip(rates.ranges, verdicts, strict=True)
         ]
         yield rate_definition.finding(
-            life,
             "The log mixes definitions of accept rate: its rates must not be averaged or compared.",
             Place(server.file, rates.ranges[1].first_line),
             expected="one definition",
@@ -231,7 +228,6 @@ def _(_part: None, life: Life) -> Iterator[Finding]:
             continue
         bound = series.bonus + found.bound
         yield barely_accepted.finding(
-            life,
             f"Next to nothing is accepted{_of(key, life)}: accept len is {series.bonus + found.accepted:.3f}, below the"
             f" {bound:.2f} that {found.steps:.3g} draft steps cost.",
             Place(key.file, series.stats.first_line),

@@ -169,7 +169,7 @@ def _(part: dict[str, Any], life: Life) -> Iterator[Finding]:
     onset, graphs = part["onset"], life.segment.graphs_captured or part["graph"]
     printed = life.fact("target_lines")
     if onset.first is not None and printed and not life.segment.graphs_captured and onset.bad * 2 > onset.since:
-        yield none_in_verify.told(onset, life)
+        yield none_in_verify.told(onset)
         return
     said: dict[str, Any] = {"severity": "warning", "expected": none_in_verify.says["expected"]}
     if graphs:
@@ -177,7 +177,6 @@ def _(part: dict[str, Any], life: Life) -> Iterator[Finding]:
     signs, first, last = part["silence"].between
     if signs >= _SIGNS and not part["verify"]:
         yield none_in_verify.finding(
-            life,
             "Extends print hidden captures, verifies print none, and the rounds ran without CUDA graphs.",
             first,
             actual="no verify is printed",
@@ -191,7 +190,6 @@ def _(part: dict[str, Any], life: Life) -> Iterator[Finding]:
     if stop is not None:
         where = source_name(stop.verify.source)
         yield none_in_verify.finding(
-            life,
             f"No verify is printed any more from {stop.first} on, while the draft's rounds and extends go on.",
             stop.first,
             actual=f"{count(stop.rounds, 'round')} of the draft without one",
@@ -455,7 +453,7 @@ def _befores(view: View, made: Sets, rows: Array, which: Array) -> None:
 def _alone(view: View, looked: Array, mine: Array, *, asked: bool) -> dict[tuple[_Layers, _Layers], Onset]:
     """Return where one writer captures other layers than the rest: in the places of theirs."""
     theirs = _decoders(view, view.taken(view.captures, others=True)["layer"], asked=asked)
-    parted = looked & (theirs != mine).any(axis=1)
+    parted = looked & view.full & (theirs != mine).any(axis=1)
     found: dict[tuple[_Layers, _Layers], Onset] = {}
     for row in np.flatnonzero(parted).tolist():
         pair = tuple(_Layers(tuple(sorted(layer for layer in one[row].tolist() if layer >= 0))) for one in (mine, theirs))
@@ -465,7 +463,7 @@ def _alone(view: View, looked: Array, mine: Array, *, asked: bool) -> dict[tuple
         places = view.captures[row][: view.captured[row]]
         place = int(places[view.parted[places]][0])
         line = int(view.others["line"][place])
-        onset = view.onset(looked, same, np.full(view.size, line), lambda at, place=place: {"writers": view.writers(at, place)})  # type: ignore[misc]
+        onset = view.onset(looked, same, np.full(view.size, line), lambda at, place=place: {"writers": view.writers(place)})  # type: ignore[misc]
         found[pair[0], pair[1]] = onset
     return found
 
@@ -537,7 +535,7 @@ class _LayerSet:
     def _writer(self, main: _Layers) -> Finding | None:
         """Answer for one writer that captures other layers than the rest, in the same passes."""
         found = [(pair, onset) for pair, onset in self.part.alone.items() if onset.first is not None]
-        if not found:
+        if not found or not self.life.copies_known:
             return None
         pair, onset = min(found, key=lambda one: one[1].first.place.line)
         good, bad = pair if pair[1] != main else (pair[1], pair[0])
@@ -548,22 +546,19 @@ class _LayerSet:
         # Which of two sets is one writer's is the print's to say, so the same passes count whichever it is.
         every = add(self.part.alone.get(pair), self.part.alone.get((pair[1], pair[0])))
         every = replace(every, bad=every.bad, seen=max(onset.seen, self.part.looked), first=first._replace(detail=detail))
-        return layer_set.told(every, self.life, alone=True)
+        return layer_set.told(every, alone=True)
 
     def _changes(self, main: _Layers, sets: dict[_Layers, _Set]) -> Iterator[Finding]:
         others = sorted((pair for pair in sets.items() if pair[0] != main), key=lambda pair: pair[1].place.line)
         twice = sum(seen.count for other, seen in others if other.twice)
         less = sum(seen.count for other, seen in others if len(other.layers) < len(main.layers))
         if twice >= _MIXED and less >= _MIXED:
-            self.life.lessened.append(
-                layer_set.finding(
-                    self.life,
-                    f"In {count(twice + less, 'target pass', 'target passes')} layers are missing or stand twice:"
-                    " several writers print unmarked into this log, and their passes cannot be told apart.",
-                    others[0][1].place,
-                    severity="note",
-                    help="give each rank a prefix or a file of its own to have its layers checked",
-                )
+            yield layer_set.finding(
+                f"In {count(twice + less, 'target pass', 'target passes')} layers are missing or stand twice: several"
+                " writers print unmarked into this log, and their passes cannot be told apart.",
+                others[0][1].place,
+                severity="note",
+                help="give each rank a prefix or a file of its own to have its layers checked",
             )
             return
         if main.twice:
@@ -575,11 +570,9 @@ class _LayerSet:
     def _twice(self, main: _Layers, seen: _Set) -> Finding:
         """Answer for a run whose usual passes print a layer more than once, by one writer."""
         return layer_set.finding(
-            self.life,
             f"{layer_list(main.twice).capitalize()} {'is' if len(main.twice) == 1 else 'are'} captured twice (extra) in"
             " every pass of one writer.",
             seen.place,
-            onset=Onset(self.part.looked, seen.count, self.part.looked),
             expected=layer_list(main.layers),
             actual=f"{layer_list(main.layers)}, {layer_list(main.twice)} twice",
             evidence=f"{self._share(seen)}; captures at lines {', '.join(map(str, seen.lines))}",
@@ -602,7 +595,6 @@ class _LayerSet:
         expected = readings[0]
         how = "" if era.era is None or expected.era is None else f" ({era.how})"
         yield layer_set.finding(
-            life,
             f"The captured layers are not the contract's: {_compare(main.layers, expected.layers)}.",
             seen.place,
             severity="warning" if other is not None else "error",
@@ -616,7 +608,6 @@ class _LayerSet:
         fits = next(reading for reading in readings if reading.layers == main.layers)
         misses = next(reading for reading in readings if reading.layers != main.layers)
         return layer_set.finding(
-            self.life,
             f"The captured layers fit the contract if this is {fits.when}; {misses.when} should capture"
             f" {layer_list(misses.layers)}.",
             seen.place,
@@ -638,7 +629,6 @@ class _LayerSet:
         if main.layers == default_layers(depth):
             return
         yield layer_set.finding(
-            self.life,
             "The contract names no layers, and the captured ones are not what SGLang takes then.",
             seen.place,
             severity="warning" if known else "note",
@@ -693,10 +683,8 @@ class _LayerSet:
             message = f"All {count(seen.count, f'{phase} pass', f'{phase} passes')} capture other layers: {words}."
             later = before = ""
         return layer_set.finding(
-            self.life,
             message,
             seen.place,
-            onset=Onset(since, seen.count, since),
             severity="warning" if lost else "error",
             expected=layer_list(main.layers),
             actual=layer_list(other.layers) + (f", {layer_list(other.twice)} twice" if other.twice else ""),
@@ -812,7 +800,7 @@ def _(onset: Onset, life: Life) -> Iterator[Finding]:
     named = life.contract is not None and life.contract.names_layers
     asked = f"the contract asks for {layer_list(readings[0].layers)}" if named else "no contract says that the draft reads it"
     evidence = f"{onset.first.detail['line']}; {asked}; {onset.words}"
-    yield embedding.told(onset, life, evidence=evidence, severity="error" if named else "warning")
+    yield embedding.told(onset, evidence=evidence, severity="error" if named else "warning")
 
 
 @rule(
@@ -873,7 +861,6 @@ def _(part: dict[str, Any], life: Life) -> Iterator[Finding]:
     moved = requested is not None and [one + 1 for one in requested] == list(layers)
     shifted = f"; the plan is shifted by one from the ids {requested}" if moved else ""
     yield impossible_layer.finding(
-        life,
         f"{layer_list(never).capitalize()} can never be captured: the target has {depth} layers, 0 to {depth - 1}.",
         place,
         expected=f"layers 0 to {depth - 1}",

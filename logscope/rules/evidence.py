@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -27,21 +28,27 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Sequence
 
     from logscope.contract import Contract, Reading
-    from logscope.model import Finding, Segment
+    from logscope.model import Segment
     from logscope.tables.tables import Tables
 
     Array = np.ndarray[Any, Any]
     Columns = dict[str, Any]
 
-# In a log in doubt, fewer bad passes than this, or than one in so many since the first, are no more than a note.
-FEW = 4
 # First values that are compared and shown; more captures of a pass than these are not looked at.
 _VALUES = 8
 _MOST_CAPTURES = 64
+# Passes without a join that may be pieces of the next one with a join.
+_PIECES = 8
 # Passes at the cut beginning of a log that may lack records without a fault.
 _EDGE = 2
+# Passes in which copies agree, where nothing else says how many writers there are.
+_AGREED = 4
+# Passes on each side in which a copy is looked for before it is called another value.
+_AROUND = 16
+# Of so many passes one is full: then records are printed by some writers only, and full passes are no measure.
+_HARDLY = 5
 # Captures that single passes lack before it is asked whether others have them.
-_SCATTERED = 4
+_SCATTERED, _EVEN = 4, 4
 CAPTURING, SERVING = DURING.index("graph_capture"), DURING.index("serving")
 EXTEND, DECODE, VERIFY, DRAFT_EXTEND, IDLE, UNKNOWN = range(len(PHASES))
 # Events of records that have a place in a forward, by number.
@@ -240,7 +247,7 @@ class View:
         self.edge = ~self.complete & (self.number <= _EDGE) & cut
         self._records()
         self._captures()
-        self.judged = self.real & ~self.edge & (self.rows != 0) & (self.phase != IDLE) & ~self.piece
+        self.judged = self.real & ~self.edge & (self.rows != 0) & (self.phase != IDLE) & ~self.piece & self.told_apart
 
     # -- records
 
@@ -293,27 +300,39 @@ class View:
         self.layers = self.taken(self.captures)["layer"]
 
     def _pieces(self) -> None:
-        """Put passes together that one print cut: a layer that one writer prints twice, or in another shape."""
-        if self.size < 2:
+        """Put passes together that only their prints cut: a layer that stands twice, or with other rows or shape.
+
+        The passes right before a joined state that neither join nor end are pieces of its pass when all of them
+        together captured just as many layers as were joined.
+        """
+        lacks = self.target & (self.join >= 0) & (self.states > 0)
+        loose = self.target & (self.join < 0) & (self.end < 0) & (self.captured > 0)
+        lacks[1:] &= loose[:-1]
+        for at in np.flatnonzero(lacks[1:]) + 1:
+            begin, layers = int(at), self.captures[at, : self.captured[at]]
+            while begin and loose[begin - 1] and self.group[begin - 1] == self.group[at] and at - begin < _PIECES:
+                begin -= 1
+                layers = np.concatenate([self.captures[begin, : self.captured[begin]], layers])
+                known = self.records["layer"][layers].tolist()
+                if len(set(known)) == self.states[at]:
+                    self._join(begin, int(at), layers, known)
+                    break
+
+    def _join(self, begin: int, at: int, places: Array, layers: list[int]) -> None:
+        """Make one pass of those from ``begin`` to ``at``; its captures stand at these places."""
+        copies, norms = self.records["copies"], self.records["norm"]
+        shared = [(one, other) for one, other in pairwise(range(len(places))) if layers[one] == layers[other]]
+        apart = [one for one, other in shared if copies[places[one]] + copies[places[other]] == self.expected[at]]
+        if len(shared) > len(apart) and any(norms[places[one]] != norms[places[other]] for one, other in shared):
             return
-        event, layer, copies = self.event, self.records["layer"], self.records["copies"]
-        end, begin = self.last[:-1], self.first[1:]
-        alike = (event[end] == event[begin]) & (layer[end] == layer[begin]) & (self.captured[1:] > 0) & (self.captured[:-1] > 0)
-        loose = self.target[:-1] & self.target[1:] & (self.join[:-1] < 0) & (self.end[:-1] < 0) & (self.join[1:] >= 0)
-        loose &= alike & (self.group[:-1] == self.group[1:])
-        for at in np.flatnonzero(loose).tolist():
-            mine, theirs = self.captures[at, : self.captured[at]], self.captures[at + 1, : self.captured[at + 1]]
-            apart = copies[mine[-1]] + copies[theirs[0]] == self.expected[at]
-            twice = self.expected[at] == 1 and self.records["norm"][mine[-1]] == self.records["norm"][theirs[0]]
-            both = np.concatenate([mine[:-1] if apart else mine, theirs])
-            if not (apart or twice) or len(set(layer[both].tolist())) != self.states[at + 1]:
-                continue
-            if len(both) > self.captures.shape[1]:
-                self.captures = np.pad(self.captures, ((0, 0), (0, len(both) - self.captures.shape[1])), constant_values=-1)
-            self.captures[at + 1, : len(both)], self.captured[at + 1], self.captured[at] = both, len(both), 0
-            self.captures[at] = -1
-            self.piece[at], self.complete[at + 1], self.split[at + 1] = True, True, apart
-            self.line[at + 1] = self.line[at]
+        if self.expected[at] > 1:
+            self.split[at] = bool(apart)
+            places = np.delete(places, apart)
+        if len(places) > self.captures.shape[1]:
+            self.captures = np.pad(self.captures, ((0, 0), (0, len(places) - self.captures.shape[1])), constant_values=-1)
+        self.captures[begin : at + 1], self.captured[begin:at] = -1, 0
+        self.captures[at, : len(places)], self.captured[at] = places, len(places)
+        self.piece[begin:at], self.complete[at], self.line[at] = True, True, self.line[begin]
 
     def taken(self, places: Array, *, others: bool = False) -> Columns:
         """Return the columns of records at these places; a place of -1 is a record that prints nothing."""
@@ -337,6 +356,17 @@ class View:
         """Return the layer of one capture of each pass, -1 where there is none."""
         column: Array = self.layers[:, number] if number < self.layers.shape[1] else np.full(self.size, -1)
         return column
+
+    def joins_at(self, lines: Array) -> Array:
+        """Return the join record that stands at each of these lines, -1: none of this batch."""
+        places = np.flatnonzero(self.event == JOIN)
+        known = self.records["line"][places]
+        order = np.argsort(known)
+        at = np.minimum(np.searchsorted(known[order], lines), max(len(places) - 1, 0))
+        if not len(places):
+            return np.full(len(lines), -1)
+        found: Array = np.where(known[order][at] == lines, places[order][at], -1)
+        return found
 
     def event_name(self, place: int) -> str:
         """Return the event of a record."""
@@ -378,18 +408,55 @@ class View:
         return (at == len(lines)) | (lines[np.minimum(at, len(lines) - 1)] > ends)
 
     @cached_property
-    def told_apart(self) -> Array:
-        """Where the copies of a pass are told from its neighbours': every record has all of them, or every print a mark.
+    def full(self) -> Array:
+        """Where every record of a pass has a copy of every writer."""
+        copies = np.where(self.usable, self.records["copies"], 1 << 30)
+        lowest = np.minimum.reduceat(copies, self.first) if self.size else self.first
+        found: Array = (lowest >= self.expected) & ~self.split & ~self.confused
+        return found
 
-        Where writers interleave, a record that misses a copy may have given it to another pass, or taken one.
-        """
+    @cached_property
+    def confused(self) -> Array:
+        """Where a copy of a capture is what another record says: its writer was ahead, behind, or left one out."""
+        found = np.zeros(self.size, np.bool_)
+        if not self.differing.height:
+            return found
+        record = self.differing["record"].to_numpy() - self._base
+        captures = np.flatnonzero((self.event == LAYER) | (self.event == EMBED))
+        layers = [self.tables.heads[head].layer or 0 for head in self.differing["head"].to_list()]
+        theirs = self.differing["values_key"].fill_null(0).to_numpy() + np.array(layers, np.uint64)
+        said = np.concatenate([self.records["key"][captures] + self.records["layer"][captures].astype(np.uint64), theirs])
+        places = np.concatenate([captures, record])
+        order = np.lexsort((places, said))
+        near = (said[order][1:] == said[order][:-1]) & (places[order][1:] != places[order][:-1])
+        near &= self.of[places[order][1:]] - self.of[places[order][:-1]] <= _AROUND
+        twice = np.zeros(len(said), np.bool_)
+        twice[order[1:][near]], twice[order[:-1][near]] = True, True
+        mine = twice[len(captures) :] & np.isin(self.event[record], (LAYER, EMBED))
+        found[self.of[record[mine]]] = True
+        return found
+
+    @cached_property
+    def compared(self) -> Array:
+        """Where copies may be compared: a pass is full, or all its prints have a mark."""
         if not self.size:
             return np.zeros(0, np.bool_)
-        copies = np.where(self.usable, self.records["copies"], 1 << 30)
         named = [one.tp_rank is not None for one in self.tables.prefixes]
         mark = np.array(named, np.bool_)[self.tables.prints["prefix"].gather(self._rows["print"]).to_numpy()]
-        marked = np.logical_and.reduceat(mark, self.first)
-        told: Array = (self.expected > 1) & ((np.minimum.reduceat(copies, self.first) >= self.expected) | marked)
+        found: Array = (self.full | (np.logical_and.reduceat(mark, self.first) & ~self.confused)) & (self.copies > 1)
+        return found
+
+    @cached_property
+    def told_apart(self) -> Array:
+        """Where the copies of a pass are told from its neighbours'.
+
+        Where writers interleave, a record that misses a copy may have given it to another pass, or taken one. Passes of
+        a role of which hardly any is full are judged all the same: one writer prints less than the others.
+        """
+        told: Array = self.compared | (self.expected <= 1)
+        for role in (self.target, ~self.target):
+            if told[role].sum() * _HARDLY < role.sum():
+                told = told | role
         return told
 
     # -- sets of layers
@@ -459,20 +526,15 @@ class View:
             made.alone = self.onset(looked, alone, line if line_alone is None else line_alone, detail_alone or detail)
         return made
 
-    def writers(self, row: int, place: int, *, speaker: bool = False) -> tuple[int, int, tuple[str, ...]]:
-        """Return how many writers of a pass print another value of a record than the usual one, and their ranks.
+    def writers(self, place: int, *, speaker: bool = False) -> tuple[int, int, tuple[str, ...]]:
+        """Return how many writers print another value of a record than the usual one, of how many, and their ranks.
 
         ``speaker``: those that print the usual one.
         """
         of, differ = int(self.records["copies"][place]), int(self.records["differ"][place])
-        prints = self.differing if not speaker else self.tables.prints.filter(pl.col("same"))
-        mine = prints.filter(pl.col("record") == place + self._base)["prefix"].to_list()
-        return (of - differ if speaker else differ), of, ranks_of([self.tables.prefixes[one] for one in mine])
-
-
-def ranks_of(prefixes: Sequence[Prefix]) -> tuple[str, ...]:
-    """Return the ranks that prefixes name: ``TP0``, ``TP1``."""
-    return tuple(f"TP{rank}" for rank in sorted({one.tp_rank for one in prefixes if one.tp_rank is not None}))
+        prints = self.tables.prints.filter((pl.col("record") == place + self._base) & (pl.col("same") == speaker))
+        ranks = {self.tables.prefixes[one].tp_rank for one in prints["prefix"].to_list()} - {None}
+        return (of - differ if speaker else differ), of, tuple(f"TP{rank}" for rank in sorted(ranks, key=str))
 
 
 def distinct(layers: Array) -> tuple[list[tuple[int, ...]], Array]:
@@ -535,8 +597,6 @@ class Life:
     given: Known | None = None
     facts: dict[str, Any] = field(default_factory=dict)
     parts: dict[str, Any] = field(default_factory=dict)
-    #: Findings that a log in doubt made no more than notes; they are told as one.
-    lessened: list[Finding] = field(default_factory=list)
     acceptance: Any = None
     cache: dict[str, Any] = field(default_factory=dict)
 
@@ -590,14 +650,20 @@ class Life:
     def blocked(self) -> str | None:
         """Why passes of this log cannot be judged: schedulers that print without a mark, or padded passes."""
         padded = bool(self.segment.server_args.get("enable_dp_attention"))
-        if self.fact("unmarked") is None or not (padded or (self.segment.dp_size or 1) > 1):
-            return None
-        if padded:
+        if self.fact("unmarked") is not None and padded:
             return (
                 "under data-parallel attention passes without a request are padded with other rows, and lines without"
                 " a DP rank do not tell them from real ones"
             )
-        return f"{self.segment.dp_size} schedulers print into this log without a mark: their passes are not told apart"
+        if self.fact("unmarked") is not None and (self.segment.dp_size or 1) > 1:
+            several = f"{self.segment.dp_size} schedulers print into this log without a mark"
+            return f"{several}: their passes are not told apart"
+        if self.fact("marked") is None and any(map(_scattered, self.facts.get("shown", {}).values())):
+            return (
+                "passes lack layers that others have too many of: several schedulers print into this log without a"
+                " mark, and their passes are not told apart"
+            )
+        return None
 
     @property
     def rows_may_differ(self) -> str | None:
@@ -607,11 +673,15 @@ class Life:
         return None
 
     @property
-    def doubt(self) -> str | None:
-        """Why single odd passes may be the log's doing: several servers print into one file without a mark."""
-        if any(_scattered(shown) for shown in self.facts.get("shown", {}).values()):
-            return "passes lack layers that others have too many of: several schedulers print unmarked into this log"
-        return None
+    def copies_known(self) -> bool:
+        """Whether copies of one record are known to be just that: the number of writers is no guess of prints alone.
+
+        It is said (``tp_size``, ranks in prefixes), or copies agree often.
+        """
+        said, counted = self.segment.tp_size, self.fact("writers")
+        if said is not None and counted is not None and not self.fact("marked"):
+            return said == counted
+        return bool(self.fact("marked")) or self.facts.get("agree", 0) >= _AGREED
 
 
 def _scattered(shown: dict[tuple[int, ...], int]) -> bool:
@@ -624,7 +694,7 @@ def _scattered(shown: dict[tuple[int, ...], int]) -> bool:
     parts = {layers: times for layers, times in shown.items() if layers != usual and set(layers) <= set(usual)}
     lacking = sum(times * len(set(usual) - set(layers)) for layers, times in parts.items())
     each = [sum(times * layers.count(layer) for layers, times in shown.items()) for layer in usual]
-    return lacking >= _SCATTERED and (max(each) - min(each)) * FEW <= lacking
+    return lacking >= _SCATTERED and (max(each) - min(each)) * _EVEN <= lacking
 
 
 def facts_of(view: View) -> dict[str, Any]:
@@ -647,6 +717,13 @@ def facts_of(view: View) -> dict[str, Any]:
         facts["chain"] = First(True)
     if any(view.tables.groups[one][1] is None for one in np.unique(view.group).tolist()):
         facts["unmarked"] = First(True)
+    several = view.real & (view.expected > 1)
+    if several.any():
+        facts["writers"] = First(int(view.expected[several].max()))
+        facts["agree"] = int((several & view.compared & (view.differ == 0)).sum())
+        prefixes = view.tables.prints["prefix"].unique().to_list()
+        if any(view.tables.prefixes[one].tp_rank is not None for one in prefixes):
+            facts["marked"] = First(True)
     if (view.target & ((view.captured > 0) | (view.end >= 0))).any():
         facts["target_lines"] = First(True)
     plans = np.flatnonzero((view.event == PLAN) & view.usable)

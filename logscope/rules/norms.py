@@ -8,6 +8,7 @@ judged beside the usual one.
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from itertools import combinations, product
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -21,7 +22,7 @@ from logscope.queries.words import and_list, count, layer_name, percent
 from logscope.rules.evidence import (
     DRAFT_EXTEND, EMBED, EXTEND, FC_OUTPUT, JOIN, LAYER, UNKNOWN, VERIFY, First, Onset, add,
 )  # fmt: skip
-from logscope.rules.registry import Checked, rule, writers
+from logscope.rules.registry import Checked, earliest, rule, writers
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -63,7 +64,7 @@ def _by_record(view: View, looked: Array, mine: Array, theirs: Array, detail: An
     def told(places: Array) -> Any:
         return lambda row: {
             **detail(int(places[row]), other=not mine[places[row]]),
-            "writers": view.writers(row, int(places[row]), speaker=bool(mine[places[row]])),
+            "writers": view.writers(int(places[row]), speaker=bool(mine[places[row]])),
         }
 
     lines = np.where(mine, view.records["line"], view.others["line"])
@@ -138,14 +139,13 @@ def not_finite(view: View) -> NotFinite:
 
 @not_finite.answer
 def _(part: NotFinite, life: Life) -> Iterator[Finding]:
-    onset, warned = part.onset, ""
+    warned = ""
     if part.warned:
         first = next(iter(part.warned.values()))[0].value
         who = count(len(part.warned), "process", "processes")
         warned = f"NaN in the logits was reported by {who}, first at {first}; their order says nothing"
-    alone = onset.first is None
-    onset = onset.alone if alone and onset.alone is not None else onset
-    if onset.first is not None:
+    onset, alone = earliest(part.onset, life)
+    if onset is not None and onset.first is not None:
         detail = onset.first.detail
         name = detail["name"]
         half = life.segment.server_args.get("dtype") in ("float16", "half")
@@ -154,10 +154,9 @@ def _(part: NotFinite, life: Life) -> Iterator[Finding]:
         if detail["inf"]:
             advice = f"an overflow{largest}: look at the layer below {name}; a rising accept len is no good sign then"
         evidence = f"{onset.words}{detail['before']}{f'; {warned}' if warned else ''}"
-        yield not_finite.told(onset, life, alone=alone, evidence=evidence.replace("{", "("), help=advice)
+        yield not_finite.told(onset, alone=alone, evidence=evidence.replace("{", "("), help=advice)
     elif warned:
         yield not_finite.finding(
-            life,
             "The server reports NaN in the logits, and no printed hidden state shows where it begins.",
             next(iter(part.warned.values()))[0].value,
             actual=count(sum(times for _, times in part.warned.values()), "warning"),
@@ -389,7 +388,7 @@ def join_norm(view: View) -> dict[str, Any]:
             "norm": float(join["norm"][row]),
             "tolerance": float(found.tolerance[row]),
             "lines": line_list(*view.records["line"][[*places, view.join[row]]].tolist()),
-            "writers": view.writers(row, int(view.join[row])),
+            "writers": view.writers(int(view.join[row])),
         }
 
     worst = int(np.where(looked & ~found.alone, off, -1).argmax()) if looked.any() else None
@@ -458,12 +457,9 @@ def join_order(view: View) -> Onset:
     bare = view.target & (view.join >= 0) & (join["count"] == 0)
     if bare.any():
         fresh = view.passes["due_fresh"].to_numpy() & view.passes["how"].eq_missing("norm").to_numpy()
-        reads = np.flatnonzero((view.read >= 0) & fresh)
-        due = view.passes["due_line"].fill_null(-1).to_numpy()
-        row_of = {int(join["line"][row]): row for row in np.flatnonzero(bare).tolist()}
-        for row in reads.tolist():
-            if int(due[row]) in row_of:
-                printed[row_of[int(due[row])]] = view.read[row]
+        due = view.joins_at(np.where(fresh & (view.read >= 0), view.passes["due_line"].fill_null(-1).to_numpy(), -1))
+        told = (due >= 0) & bare[view.of[due]]
+        printed[view.of[due[told]]] = view.read[told]
     told = view.judged & view.target & (view.join >= 0) & (view.captured > 0)
     told &= found.rows
     chosen = found.joined.sum(axis=1)
@@ -502,7 +498,7 @@ def join_order(view: View) -> Onset:
             "actual": head_words(values),
             "lines": line_list(*lines, int(source["line"][place])),
             "advice": advice,
-            "writers": view.writers(row, place, speaker=not other),
+            "writers": view.writers(place, speaker=not other),
         }
 
     def detail_alone(row: int) -> dict[str, Any]:
@@ -532,7 +528,8 @@ def draft_input(view: View) -> dict[str, Any]:
         "key": table["due_key"].fill_null(0).to_numpy(),
         "rounded": table["due_rounded"].fill_null(value=False).to_numpy(),
     }
-    due["count"] = np.where(table["due_key"].is_null().to_numpy(), 0, 1)
+    of = view.joins_at(due["line"])
+    due["count"] = np.where(of >= 0, view.taken(of)["count"], 1)
     traced = table["traced"].cast(pl.Int64).fill_null(-1).to_numpy()
     reads = view.judged & ~view.target & (view.read >= 0) & table["due_fresh"].to_numpy() & (due["line"] >= 0)
     fed = (view.phase == EXTEND) | (view.phase == DRAFT_EXTEND) | ((view.phase == UNKNOWN) & (view.fc >= 0))
@@ -546,9 +543,7 @@ def draft_input(view: View) -> dict[str, Any]:
     bare = looked & (due["count"] == 0) & (traced != 1)
     tree = bare & (view.segment.topk != 1)
     if tree.any():
-        row_of = {int(line): row for row, line in enumerate(view.taken(view.join)["line"].tolist()) if line >= 0}
-        of = np.array([row_of.get(int(line), -1) for line in due["line"].tolist()])
-        first = np.where(of >= 0, view.capture(np.zeros(view.size, np.int64))[of], -1)
+        first = np.where(of >= 0, view.capture(np.zeros(view.size, np.int64))[view.of[of]], -1)
         holds = same_head(read, view.taken(first))
         bad = np.where(tree, holds == 0, bad)
         traced = np.where(tree, holds, traced)
@@ -559,7 +554,7 @@ def draft_input(view: View) -> dict[str, Any]:
     alone = np.zeros(view.size, np.bool_)
     if view.differing.height:
         split = looked & view.parted[np.maximum(view.read, 0)]
-        alone, bad = _one_reader(view, split, due, ago, bad)
+        alone, bad = _one_reader(view, split, of, bad)
 
     def detail(row: int, *, other: bool = False) -> dict[str, Any]:
         place = int(view.read[row])
@@ -567,18 +562,16 @@ def draft_input(view: View) -> dict[str, Any]:
         values = view.values(place, other=other)
         zeros = source["norm"][place] == 0 and source["rows"][place] != 0 and not any(values)
         joined = due["norm"][row]
-        back = int(np.searchsorted(view.line, due["line"][row], side="right")) - 1
-        own = back >= 0 and view.join[back] >= 0 and view.records["line"][view.join[back]] == due["line"][row]
-        theirs = view.values(int(view.join[back])) if own else []
+        theirs = view.values(int(of[row])) if of[row] >= 0 else []
         return {
             "zeros": bool(zeros),
-            "differs": _difference(read, due, row, values, theirs),
+            "differs": _difference(view.taken(view.read, others=other), due, row, values, theirs),
             "due_line": int(due["line"][row]),
             "expected": _print(int(due["rows"][row]), float(joined) if due["slack"][row] >= 0 else None, theirs),
             "actual": _print(
                 int(source["rows"][place]), float(source["norm"][place]) if source["slack"][place] >= 0 else None, values
             ),
-            "writers": view.writers(row, place, speaker=not other),
+            "writers": view.writers(place, speaker=not other),
         }
 
     def detail_alone(row: int) -> dict[str, Any]:
@@ -592,14 +585,12 @@ def draft_input(view: View) -> dict[str, Any]:
     return part
 
 
-def _one_reader(view: View, split: Array, due: Columns, ago: Array, bad: Array) -> tuple[Array, Array]:
+def _one_reader(view: View, split: Array, of: Array, bad: Array) -> tuple[Array, Array]:
     """Return where one writer alone reads another state than was joined, and where all do.
 
     Of an input that writers print differently both values are compared with the joined state; where its own writers
     joined different ones, which of them is due cannot be told.
     """
-    joined = {int(view.records["line"][place]): int(place) for place in np.flatnonzero(view.event == JOIN).tolist()}
-    of = np.array([joined.get(int(line), -1) for line in due["line"].tolist()])
     agreed = split & (of >= 0) & ~view.parted[np.maximum(of, 0)]
     due_state = view.taken(of)
     theirs = view.taken(view.read, others=True)
@@ -630,13 +621,11 @@ def _(part: dict[str, Any], life: Life) -> Iterator[Finding]:
     if life.segment.spec_version == "v2":
         whole, kept, ago = add(kept, whole) if _earlier(kept, whole) else add(whole, kept), Onset(), add(ago, part["ago_kept"])
     most = kept.seen >= _LEAST_V1_INPUTS and kept.bad * 2 > kept.seen
-    onsets = [one for one in (whole, kept if most else Onset()) if one.first is not None]
-    alone = not onsets
-    if alone:
-        onsets = [one.alone for one in (whole, kept) if one.alone is not None and one.alone.first is not None][:1]
-    if not onsets:
+    told = [earliest(one, life) for one in (whole, kept if most else replace(kept, first=None))]
+    found = [(one, only) for one, only in told if one is not None and one.first is not None]
+    if not found:
         return
-    onset = min(onsets, key=lambda one: one.first.place.line)
+    onset, alone = min(found, key=lambda one: one[0].first.place.line)
     detail = onset.first.detail
     bad, seen = (onset.bad, onset.seen) if alone else (whole.bad + kept.bad * most, whole.seen + kept.seen * most)
     ago = add(ago, part["ago_kept"]) if most else ago
@@ -653,11 +642,9 @@ def _(part: dict[str, Any], life: Life) -> Iterator[Finding]:
         advice = "other rows, or another buffer, reach the draft: compare both lines"
     who = f", on {writers(onset.first)}" if alone else ""
     yield draft_input.finding(
-        life,
         f"The draft's input is not the state that was joined last{who}: {what}; {percent(bad, seen)} of"
         f" {count(seen, 'input')}.",
         onset.first.place,
-        onset=onset,
         expected=detail["expected"],
         actual=detail["actual"],
         evidence=f"{onset.words}; the joined state before it stands at line {detail['due_line']}",
@@ -850,7 +837,7 @@ def _(part: dict[Any, Frozen], life: Life) -> Iterator[Finding]:
         but = "new tokens change every state" if whole else "other layers' do"
         first = streak.first
         detail = {**first.detail, "what": what, "but": but, "passes": streak.times + 1, "line": first.place.line}
-        yield frozen.told(Onset(1, 1, 1, first._replace(detail=detail)), life)
+        yield frozen.told(Onset(1, 1, 1, first._replace(detail=detail)))
 
 
 @frozen.checked

@@ -95,7 +95,6 @@ def _(part: Lines, life: Life) -> Iterator[Finding]:
         place, payload = part.first
         what = "record has a known anchor and was" if part.number == 1 else "records have a known anchor and were"
         yield unparsed.finding(
-            life,
             f"{part.number:,} {what} not understood.",
             place,
             actual=payload.event if payload.event not in ("", "unparsed") else None,
@@ -133,7 +132,6 @@ def _(part: Lines, life: Life) -> Iterator[Finding]:
     place, payload = part.first
     if part.number == 1 and payload.intact == "cut" and place.line >= part.end:
         yield damaged.finding(
-            life,
             "The log ends inside a record. Its unfinished value enters no statistic.",
             place,
             severity="note",
@@ -143,7 +141,6 @@ def _(part: Lines, life: Life) -> Iterator[Finding]:
         )
         return
     yield damaged.finding(
-        life,
         f"{count(part.number, 'record')} {'is' if part.number == 1 else 'are'} damaged: cut, or put together from two"
         " lines. Their values enter no statistic.",
         place,
@@ -183,7 +180,6 @@ def hidden_by_graph(view: View) -> dict[str, Any]:
 def _(part: dict[str, Any], life: Life) -> Iterator[Finding]:
     if part["ran"] and part["prints"] and not part["verifies"]:
         yield hidden_by_graph.finding(
-            life,
             f"The prints of {count(part['ran'], 'interval')} are hidden: the rounds ran in CUDA graphs, where Python"
             " code does not run.",
             part["first"].value,
@@ -234,7 +230,6 @@ class _Found:
 def _(part: dict[str, Any], life: Life) -> Iterator[Finding]:
     for what, found in part["found"].items():
         yield contradiction.finding(
-            life,
             f"A record contradicts itself: {what}.",
             found.place,
             evidence=count(found.number, "record"),

@@ -13,7 +13,7 @@ import numpy as np
 
 from logscope.model import CAPTURE_EVENTS, Finding, Place
 from logscope.queries.words import and_list, count, layer_name, percent
-from logscope.rules.evidence import EMBED, END, FC_OUTPUT, FORWARD, LAYER, Onset, _values_of, ranks_of, same
+from logscope.rules.evidence import Onset, _values_of, same
 from logscope.rules.registry import Checked, rule
 
 if TYPE_CHECKING:
@@ -32,12 +32,11 @@ _MARKED_OR_EQUAL = 0.5
 _LOOKED_FOR = 256
 # A record that one writer never prints: so many passes, and more than half of them.
 _LEAST_MISSING = 3
-# Passes in which copies agree, where nothing else says how many writers there are.
-_AGREED = 4
 # Passes without a copy of every writer behind the last one that had them, before a writer has stopped printing.
 _LASTING = 16
 # Records that a rank is behind the others before it is called silent: more than a buffer of one process holds.
 _SILENT = 128
+_COUNTED = frozenset({"embed_capture", "layer_capture", "forward_end", "forward", "fc_output"})
 Kind = tuple[str, int | None]
 
 
@@ -109,11 +108,11 @@ class Passes:
 def rank_disagreement(view: View) -> dict[str, Any]:
     """Copies of one record differ between writers, or one writer never prints it."""
     part: dict[str, Any] = {"passes": _brief(view)}
-    looked = view.real & ~view.edge & (view.copies > 1) & view.told_apart
-    values, noise, shown = _differences(view)
-    line = np.array([shown[row][0] if row in shown else -1 for row in range(view.size)], np.int64)
-    part["values"] = view.onset(looked, values, line, lambda row: shown[row][1])
-    part["noise"] = view.onset(looked & ~values, noise, line, lambda row: shown[row][1] | {"little": "by rounding only "})
+    looked = view.real & ~view.edge & view.compared
+    found = _Differing(view)
+    for name, mask, little in (("values", found.values, ""), ("noise", found.noise, "by rounding only ")):
+        bad, line = found.passes(mask)
+        part[name] = view.onset(looked, bad, line, lambda row, mask=mask, little=little: found.detail(row, mask, little))  # type: ignore[misc]
     several = view.real & view.complete & ~view.edge & view.clean & (view.expected > 1)
     if several.any():
         part["missing"] = _lacking(view, several)
@@ -121,55 +120,58 @@ def rank_disagreement(view: View) -> dict[str, Any]:
     return part
 
 
-def _differences(view: View) -> tuple[Array, Array, dict[int, tuple[int, dict[str, Any]]]]:
-    """Return the passes whose copies differ, those that differ by rounding only, and what the first copy shows."""
-    bad, little = np.zeros(view.size, np.bool_), np.zeros(view.size, np.bool_)
-    shown: dict[int, tuple[int, dict[str, Any]]] = {}
-    table = view.differing
-    if not table.height:
-        return bad, little, shown
-    record = table["record"].to_numpy() - view._base
-    mine, theirs = view.taken(record), _values_of(table)
-    norm, head = same(mine, theirs)
-    heads = view.tables.heads
-    number = table["head"].to_numpy()
-    words = {pair: _said(heads[pair[0]], heads[pair[1]]) for pair in set(zip(mine["head"].tolist(), number.tolist(), strict=True))}
-    said = [words[pair] for pair in zip(mine["head"].tolist(), number.tolist(), strict=True)]
-    shape = np.array([text is None for text in said])
-    other = np.array([bool(text) for text in said])
-    differs = ~shape & view.usable[record] & ((norm == 0) | (head == 0) | other)
-    with np.errstate(invalid="ignore"):
-        size = np.nanmax(np.abs(np.concatenate([mine["values"], theirs["values"]], axis=1)), axis=1, initial=0.0)
-        near = (np.abs(mine["values"] - theirs["values"]) <= 0.01 * size[:, None]) | np.isnan(mine["values"] + theirs["values"])
-        rounding = np.isfinite(mine["norm"]) & np.isfinite(theirs["norm"]) & ~other & near.all(axis=1)
-        rounding &= np.abs(mine["norm"] - theirs["norm"]) <= _NOISE * np.abs(mine["norm"])
-    of = view.of[record]
-    for mask, flags in ((differs & ~rounding, bad), (differs & rounding, little)):
-        flags[of[mask]] = True
-        # A finding needs the first of a batch, and only of a pass that no real difference has named.
-        for at in np.flatnonzero(mask & ~(bad[of] if flags is little else False))[:1].tolist():
-            place, row = int(record[at]), int(of[at])
-            parts = []
-            if norm[at] == 0:
-                parts.append(f"norm {float(mine['norm'][at])} against {float(theirs['norm'][at])}")
-            if head[at] == 0:
-                one, two = float(mine["values"][at, 0]), float(theirs["values"][at, 0])
-                parts.append("first values differ" if parts else f"first values {one:.6g} against {two:.6g}")
-            parts += [said[at]] if said[at] else []
-            differ, copies, _ = view.writers(row, place)
-            who = ranks_of([view.tables.prefixes[one] for one in table.filter(table["record"] == record[at] + view._base)["prefix"].to_list()])
-            rank = f" ({', '.join(who)})" if who else ""
-            line = int(table["line"][at])
-            detail = {
-                "little": "",
-                "name": view.name(place),
-                "what": "; ".join(parts),
-                "expected": count(copies, "equal copy", "equal copies"),
-                "actual": f"{differ} of {count(copies, 'copy', 'copies')} {'differs' if differ == 1 else 'differ'}{rank}",
-                "lines": f"lines {view.records['line'][place]} and {line}",
-            }
-            shown[row] = (line, detail)
-    return bad, little, shown
+class _Differing:
+    """The copies that say something else than the usual one: which by more than rounding, and how."""
+
+    def __init__(self, view: View) -> None:
+        self.view, table = view, view.differing
+        self.record = table["record"].to_numpy() - view._base
+        self.line, heads = table["line"].to_numpy(), view.tables.heads
+        self.mine, self.theirs = view.taken(self.record), _values_of(table)
+        self.norm, self.head = same(self.mine, self.theirs)
+        pairs = list(zip(self.mine["head"].tolist(), table["head"].to_list(), strict=True))
+        words = {pair: _said(heads[pair[0]], heads[pair[1]]) for pair in set(pairs)}
+        self.said = [words[pair] for pair in pairs]
+        shape, other = (np.array(flags, np.bool_) for flags in ([one is None for one in self.said], [bool(one) for one in self.said]))
+        differs = ~shape & view.usable[self.record] & ((self.norm == 0) | (self.head == 0) | other)
+        one, two = self.mine["norm"], self.theirs["norm"]
+        with np.errstate(invalid="ignore"):
+            apart = np.abs(self.mine["values"] - self.theirs["values"])
+            size = np.fmax(np.abs(self.mine["values"]), np.abs(self.theirs["values"])).max(axis=1, initial=0.0, where=~np.isnan(apart))
+            near = ~(apart > 0.01 * size[:, None]).any(axis=1) & np.isfinite(one) & np.isfinite(two) & ~other
+            little = differs & near & (np.abs(one - two) <= _NOISE * np.abs(one))
+        self.values, self.noise = differs & ~little, little
+
+    def passes(self, mask: Array) -> tuple[Array, Array]:
+        """Return the passes with such a copy, and the line of the first one of each."""
+        first = np.full(self.view.size, -1)
+        places = np.flatnonzero(mask)
+        order = places[np.argsort(self.record[places], kind="stable")][::-1]
+        first[self.view.of[self.record[order]]] = order
+        return first >= 0, self.line[first] if len(self.line) else first
+
+    def detail(self, row: int, mask: Array, little: str) -> dict[str, Any]:
+        """Return what the first such copy of a pass shows."""
+        view = self.view
+        mine = np.flatnonzero(mask & (view.of[self.record] == row))
+        at = int(mine[np.argmin(self.record[mine])])
+        place, parts = int(self.record[at]), []
+        if self.norm[at] == 0:
+            parts.append(f"norm {float(self.mine['norm'][at])} against {float(self.theirs['norm'][at])}")
+        if self.head[at] == 0:
+            one, two = float(self.mine["values"][at, 0]), float(self.theirs["values"][at, 0])
+            parts.append("first values differ" if parts else f"first values {one:.6g} against {two:.6g}")
+        parts += [text] if (text := self.said[at]) else []
+        differ, copies, ranks = view.writers(place)
+        return {
+            "little": little,
+            "name": view.name(place),
+            "what": "; ".join(parts),
+            "expected": count(copies, "equal copy", "equal copies"),
+            "actual": f"{differ} of {count(copies, 'copy', 'copies')} {'differs' if differ == 1 else 'differ'}"
+            + (f" ({', '.join(ranks)})" if ranks else ""),
+            "lines": f"lines {view.records['line'][place]} and {self.line[at]}",
+        }
 
 
 def _said(one: Payload, other: Payload) -> str | None:
@@ -229,23 +231,26 @@ def _marked(view: View) -> dict[tuple[Any, ...], dict[Kind, dict[int, _Printed]]
         return {}
     prints = view.tables.prints.filter(view.tables.prints["record"].is_between(view._base, view._base + len(view.of) - 1))
     record = prints["record"].to_numpy() - view._base
-    # What a join is, target or draft, only its pass tells.
-    counted = np.isin(view.event, (EMBED, LAYER, END, FORWARD, FC_OUTPUT)) & (view.real | False)[view.of]
+    head = prints["head"].fill_null(0).to_numpy().astype(np.int64)
+    head = np.where(prints["head"].is_null().to_numpy(), view.records["head"][record], head)
     rank = ranks[prints["prefix"].to_numpy()]
-    kept = counted[record] & (rank >= 0)
-    record, rank, lines = record[kept], rank[kept], prints["line"].to_numpy()[kept]
-    groups = view.group[view.of[record]]
-    codes = (groups * 10_000_000 + _kinds(view)[record]) * 4096 + rank
+    kept = (rank >= 0) & view.real[view.of[record]]
+    rank, head, group = rank[kept], head[kept], view.group[view.of[record[kept]]]
+    lines = prints["line"].to_numpy()[kept]
+    codes = (group << 40) | (head << 16) | rank
     each, first, times = np.unique(codes, return_index=True, return_counts=True)
     last = len(codes) - 1 - np.unique(codes[::-1], return_index=True)[1]
     made: dict[tuple[Any, ...], dict[Kind, dict[int, _Printed]]] = {}
-    for at in range(len(each)):
-        place = int(record[first[at]])
-        layer = int(view.records["layer"][place])
-        kind = (view.event_name(place), None if layer < 0 else layer)
-        group = view.tables.groups[int(groups[first[at]])]
-        printed = _Printed(int(times[at]), int(lines[first[at]]), int(lines[last[at]]))
-        made.setdefault(group, {}).setdefault(kind, {})[int(rank[first[at]])] = printed
+    for at in np.argsort(first).tolist():
+        payload = view.tables.heads[int(head[first[at]])]
+        # What a join is, target or draft, only its pass tells.
+        if payload.event not in _COUNTED:
+            continue
+        of = made.setdefault(view.tables.groups[int(group[first[at]])], {}).setdefault((payload.event, payload.layer), {})
+        printed, before = _Printed(int(times[at]), int(lines[first[at]]), int(lines[last[at]])), of.get(int(rank[first[at]]))
+        of[int(rank[first[at]])] = printed if before is None else _Printed(
+            before.times + printed.times, before.first, max(before.last, printed.last)
+        )
     return made
 
 
@@ -260,13 +265,10 @@ def _(part: dict[str, Any], life: Life) -> Iterator[Finding]:
     if absent and life.rows_may_differ is None:
         yield from absent
         return
-    # Where the number of writers is a guess, copies that hardly ever agree are none.
-    values = part["values"]
-    known = (life.segment.tp_size or 1) > 1 or bool(part.get("marked")) or values.seen - values.bad >= _AGREED
-    if values.first is not None and known:
-        yield rank_disagreement.told(values, life)
+    if part["values"].first is not None and life.copies_known:
+        yield rank_disagreement.told(part["values"])
     elif part["noise"].first is not None:
-        yield rank_disagreement.told(part["noise"], life, severity="note")
+        yield rank_disagreement.told(part["noise"], severity="note")
     missing = part.get("missing", {})
     # When no record has a copy of every writer, their number is in doubt, not the run.
     if any(one.every.seen > one.every.bad for one in missing.values()):
@@ -309,7 +311,6 @@ def _gone(life: Life, rank: int, kind: Kind | None, line: int, last: int | None,
         name = _name(kind)
         what, lacks, noun = f"no {name}" + (" any more" if last else ""), f" of {name}", "print"
     return rank_disagreement.finding(
-        life,
         f"TP{rank} prints {what} from line {line:,} on, while {others}.",
         Place(life.segment.file, line),
         severity="warning",
@@ -363,7 +364,6 @@ def _some_print(role: str, kinds: Sequence[Kind], onset: Onset, life: Life) -> F
     """Answer for records that only some writers print, throughout: a note, since nothing says who is right."""
     have, expected = _copies(onset)
     return rank_disagreement.finding(
-        life,
         f"Only {count(have, 'writer')} of {expected} {'prints' if have == 1 else 'print'}"
         f" {and_list([_name(kind) for kind in kinds])} of {role} passes.",
         onset.first.place if onset.first else None,
@@ -379,10 +379,8 @@ def _less(life: Life, onset: Onset, verb: tuple[str, str], what: str, advice: st
     """Answer for copies that are missing; ``verb``: what their writers do, for one writer and for several."""
     have, expected = _copies(onset)
     return rank_disagreement.finding(
-        life,
         f"{count(expected - have, 'writer')} of {expected} {verb[expected - have != 1]} {what}.",
         onset.first.place if onset.first else None,
-        onset=onset,
         severity="warning",
         expected=count(expected, "copy", "copies"),
         actual=count(have, "copy", "copies"),

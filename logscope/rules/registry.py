@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from logscope.model import Finding
 from logscope.queries.words import count
-from logscope.rules.evidence import FEW, Onset, pass_name
+from logscope.rules.evidence import Onset, pass_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -83,12 +83,11 @@ class Rule:
 
     def first_fault(self, onset: Onset | None, life: Life) -> Iterator[Finding]:
         """Yield the finding of an onset: of all writers, else of the one writer that differs."""
-        if onset is not None and onset.first is not None:
-            yield self.told(onset, life)
-        elif onset is not None and onset.alone is not None and onset.alone.first is not None:
-            yield self.told(onset.alone, life, alone=True)
+        told, alone = earliest(onset, life)
+        if told is not None:
+            yield self.told(told, alone=alone)
 
-    def told(self, onset: Onset, life: Life, *, alone: bool = False, **over: Any) -> Finding:
+    def told(self, onset: Onset, *, alone: bool = False, **over: Any) -> Finding:
         """Return the finding of a fault: the rule's sentences filled with what its first pass shows."""
         first = onset.first
         assert first is not None
@@ -100,25 +99,31 @@ class Rule:
         }
         if alone:
             texts["message"] = f"{str(texts['message']).rstrip('.')}, on {writers(first)}."
-        return self.finding(life, place=first.place, onset=onset, severity=known.get("severity"), **texts)
+        return self.finding(place=first.place, severity=known.get("severity"), **texts)
 
     def finding(
         self,
-        life: Life,
         message: str | None,
         place: Place | None,
         *,
         severity: Severity | None = None,
-        onset: Onset | None = None,
         expected: str | None = None,
         actual: str | None = None,
         evidence: str | None = None,
         help: str | None = None,  # noqa: A002 - the field's own name
     ) -> Finding:
-        """Return a finding of this rule; a note where it rests on a few passes of a log in doubt (``life.doubt``)."""
-        if onset is not None and life.doubt is not None and (onset.bad < FEW or onset.bad * FEW < onset.since):
-            severity, evidence = "note", f"{evidence}; {life.doubt}" if evidence else life.doubt
+        """Return a finding of this rule."""
         return Finding(self.code, severity or self.severity, message or "", place, expected, actual, evidence, help)
+
+
+def earliest(onset: Onset | None, life: Life) -> tuple[Onset | None, bool]:
+    """Return the onset that is told, and whether it is that of one writer alone: where this comes first, it is."""
+    usual = onset if onset is not None and onset.first is not None else None
+    one = onset.alone if onset is not None and life.copies_known else None
+    if one is None or one.first is None:
+        return usual, False
+    alone = usual is None or usual.first is None or one.first.place.line < usual.first.place.line
+    return (one, True) if alone else (usual, False)
 
 
 def writers(seen: Seen) -> str:

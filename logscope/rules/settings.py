@@ -73,7 +73,6 @@ def _(_part: None, life: Life) -> Iterator[Finding]:
     for what, mine, theirs, place in _compared(life):
         if mine != theirs and life.contract is not None:
             yield contract_agrees.finding(
-                life,
                 f"The contract and the server disagree on {what}: {mine} against {theirs}.",
                 place,
                 expected=str(mine),

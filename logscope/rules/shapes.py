@@ -202,10 +202,8 @@ def _(part: dict[str, Any], life: Life) -> Iterator[Finding]:
         elif got > due.width and detail["embedding"]:
             advice = "take the embedding out of the layers the target captures, or serve a draft that reads it"
         yield aux_width.finding(
-            life,
             _message(got, due, onset.first, joined),
             onset.first.place,
-            onset=onset,
             severity="error" if due.proven else "note",
             expected=states(due.width, hidden),
             actual=states(got, hidden),
@@ -449,7 +447,7 @@ def rank_shape(view: View) -> Onset:
         }
 
     line = np.array([others[row][0] if row in others else -1 for row in range(view.size)], np.int64)
-    return view.onset(view.real & ~view.edge & (view.told_apart | view.split) & (view.copies > 1), place >= 0, line, detail)
+    return view.onset(view.real & ~view.edge & (view.compared | view.split), place >= 0, line, detail)
 
 
 def shape_words(shape: tuple[int, ...] | None, hidden: int | None) -> str:
@@ -494,10 +492,8 @@ def _(onset: Onset, life: Life) -> Iterator[Finding]:
         return
     cause = "only one hidden state is joined" if one else "it does not read the joined state"
     yield fc_skipped.finding(
-        life,
         f"The draft skips its fc: its input is as wide as its embeddings ({own}), because {cause}.",
         onset.first.place,
-        onset=onset,
         severity=fc_skipped.severity if contract is not None or not one else "warning",
         expected=states(due * hidden, hidden),
         actual=states(own, hidden),
