@@ -62,8 +62,8 @@ def occurrences(chunk: Chunk, read: Any) -> list[Occurrence]:
     return sorted(found, key=lambda one: one[1])
 
 
-def tables(data: bytes, *, step: int | None = None, file: str = "log") -> Tables:
-    """Return the tables of a log, read at once or in blocks of about ``step`` bytes."""
+def batches(data: bytes, *, step: int | None = None, file: str = "log") -> list[Tables]:
+    """Return the batches of a log, read at once or in blocks of about ``step`` bytes."""
     scanner, finder, made = Scanner(grammar()), Finder(file, reader(grammar())), []
     at, line = 0, 1
     while True:
@@ -76,7 +76,12 @@ def tables(data: bytes, *, step: int | None = None, file: str = "log") -> Tables
         if at == len(data):
             break
     made.append(finder.end())
-    return Tables.concat([one for one in made if one is not None])
+    return [one for one in made if one is not None]
+
+
+def tables(data: bytes, *, step: int | None = None, file: str = "log") -> Tables:
+    """Return the tables of a log as one."""
+    return Tables.concat(batches(data, step=step, file=file))
 
 
 def label(data: bytes, *, keep_copies: bool = True, step: int | None = None) -> list[Any]:
