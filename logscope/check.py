@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from logscope.contract import Contract, load_contract
 from logscope.errors import UsageError, did_you_mean
-from logscope.model import Finding
 from logscope.queries.acceptance import Accept, Acceptance, Lines
 from logscope.queries.words import count, plural_of
 from logscope.report import Column, Line, Report, Table
@@ -30,6 +29,7 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Iterable, Mapping, Sequence
 
+    from logscope.model import Finding
     from logscope.report import Context
     from logscope.run import Run
     from logscope.tables.tables import Tables
@@ -123,7 +123,12 @@ class Checker:
             life.cache.clear()
             self._ask(life, checked, why_not)
         for life in lives:
-            found = [one for code, rule in self._rules.items() if not _blocked(life, code) for one in rule.findings(life.parts.get(code), life)]
+            found = [
+                one
+                for code, rule in self._rules.items()
+                if not _blocked(life, code)
+                for one in rule.findings(life.parts.get(code), life)
+            ]
             findings += found
             of.update({id(one): (life.segment.file, life.segment.number) for one in found})
         if len({life.segment.file for life in lives}) > 1:
@@ -165,9 +170,7 @@ class Checker:
         report = Report(self.kind, headline(findings, looked, of), findings=findings, accounting=accounting)
         if any(finding.severity != "note" for finding in findings):
             report.verdict = "findings"
-        elif not any(number for code, number in looked_at.items() if code[0] in "SHNAR"):
-            report.verdict = "unknown"
-        elif blocked or looked.reserve:
+        elif blocked or looked.reserve or not any(times for code, times in looked_at.items() if code[0] in "SHNAR"):
             report.verdict = "unknown"
         report.notes = list(context.warnings)
         known = self._rules
@@ -327,7 +330,9 @@ def _screen(
             line.text = f"{place}explained by {cause}"
         else:
             line.below = [finding.message]
-            line.below += [(name, text) for name in ("expected", "actual", "evidence") if (text := getattr(finding, name))]
+            line.below += [
+                (name, text) for name in ("expected", "actual", "evidence") if (text := getattr(finding, name))
+            ]
             line.below += [f"fix: {finding.help}"] if finding.help else []
         report.screen.append(line)
     numbers = Counter(finding.severity for finding in findings)
@@ -337,7 +342,9 @@ def _screen(
     undecided = f", {looked.unchecked} undecidable (-v)" if looked.unchecked else ""
     report.screen += ["", "; ".join([*parts, f"{count(done, 'rule')} checked{undecided}"])]
     if findings:
-        report.screen[0:0] = [report.headline, ""] if len([one for one in findings if one.severity != "note"]) > 1 else []
+        report.screen[0:0] = (
+            [report.headline, ""] if len([one for one in findings if one.severity != "note"]) > 1 else []
+        )
         report.next = f"logscope rule {findings[0].rule}"
 
 

@@ -8,7 +8,6 @@ from functools import lru_cache
 
 import pytest
 from conftest import CASES, DATA, REAL_RUNS, real_bytes, real_log, sidecar, truth
-
 from doors import batches, tables
 
 from logscope.asking import Asked

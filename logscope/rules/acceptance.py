@@ -65,7 +65,12 @@ def _extreme(known: Rule, life: Life, name: str, what: str, **texts: str) -> Ite
             continue
         longest: Stretch = max(stretches, key=lambda stretch: stretch.rounds)
         bonus = "bonus token" if longest.length < _ONE else "bonus tokens"
-        fields = {"length": f"{longest.length:.2f}", "lines": count(longest.lines, "line"), "of": _of(key, life), "bonus": bonus}
+        fields = {
+            "length": f"{longest.length:.2f}",
+            "lines": count(longest.lines, "line"),
+            "of": _of(key, life),
+            "bonus": bonus,
+        }
         more = f"; {len(stretches) - 1} more such stretches" if len(stretches) > 1 else ""
         yield known.finding(
             what.format(**fields),
@@ -144,8 +149,8 @@ def _(_part: None, life: Life) -> Iterator[Finding]:
         begin = f"line {fall.begin.first_line}" + (f" ({fall.begin.time})" if fall.begin.time else "")
         last = fall.after.rounds if fall.low is None else fall.low_rounds
         yield falling.finding(
-            f"Acceptance falls{_of(key, life)} from {fall.before.mean:.2f} to {fall.after.mean:.2f} ({fall.change:+.0%}),"
-            f" beginning at {begin}.",
+            f"Acceptance falls{_of(key, life)} from {fall.before.mean:.2f} to {fall.after.mean:.2f}"
+            f" ({fall.change:+.0%}), beginning at {begin}.",
             Place(key.file, fall.begin.first_line),
             severity=None if fall.lasting else "note",
             expected=f"accept len {fall.before.mean:.2f}, as until line {fall.before.last_line}",

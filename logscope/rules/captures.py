@@ -16,9 +16,20 @@ from logscope.contract import DEFAULT_STATES
 from logscope.model import Finding, Place, states
 from logscope.queries.words import count, layer_list, source_name, whole_numbers
 from logscope.rules.evidence import (
-    DRAFT_EXTEND, EMBED, EXTEND, SERVING, VERIFY, First, Onset, Seen, add, at_fault, distinct, pass_name,
+    DRAFT_EXTEND,
+    EMBED,
+    EXTEND,
+    SERVING,
+    VERIFY,
+    First,
+    Onset,
+    Seen,
+    add,
+    at_fault,
+    distinct,
+    pass_name,
 )  # fmt: skip
-from logscope.rules.norms import _sums
+from logscope.rules.norms import sums_of
 from logscope.rules.registry import Checked, rule
 from logscope.versions import default_layers
 
@@ -233,7 +244,7 @@ def _(part: dict[str, Any], life: Life) -> str | None:
 )
 def hidden_mode(view: View) -> dict[str, Onset]:
     """capture_hidden_mode is not FULL where the draft needs every row: in target extend and verify."""
-    mode = view._rows["mode"]
+    mode = view.table["mode"]
     numeric = mode.str.contains(r"^\d+$")
     place = np.maximum(view.join, 0)
 
@@ -252,7 +263,9 @@ def hidden_mode(view: View) -> dict[str, Onset]:
 
     def detail(row: int) -> dict[str, Any]:
         printed, kept = view.mode(int(view.join[row])), ""
-        said = printed if printed is not None and not printed.isdigit() else f"{printed or 'a mode'} that keeps fewer rows"
+        said = (
+            printed if printed is not None and not printed.isdigit() else f"{printed or 'a mode'} that keeps fewer rows"
+        )
         if rows[row] >= 0 and have[row] >= 0:
             kept = f": {count(int(have[row]), 'row')} of {rows[row]} kept"
             if have[row] == rows[row]:
@@ -369,7 +382,9 @@ def layer_set(view: View) -> Sets:
     """The captured layers are not those of the contract, or change during the run."""
     made = Sets()
     stages = [group[2] for group in view.tables.groups]
-    staged = np.array([stage is not None for stage in stages], np.bool_)[np.maximum(view.group, 0)] if stages else view.edge
+    staged = (
+        np.array([stage is not None for stage in stages], np.bool_)[np.maximum(view.group, 0)] if stages else view.edge
+    )
     # Without its end or its join a pass is a single print, or a piece of the next one.
     whole = (view.join >= 0) | (view.end >= 0) | staged
     looked = view.target & (view.captured > 0) & view.judged & view.clean & whole
@@ -386,7 +401,12 @@ def layer_set(view: View) -> Sets:
         mask = which == number
         members = rows[mask]
         first = int(members[0])
-        order = [layer for layer, times in zip(mine[first].tolist(), copies[first].tolist(), strict=True) if layer >= 0 for _ in range(max(1, times))]
+        order = [
+            layer
+            for layer, times in zip(mine[first].tolist(), copies[first].tolist(), strict=True)
+            if layer >= 0
+            for _ in range(max(1, times))
+        ]
         once = list(dict.fromkeys(order))
         twice = tuple(sorted(layer for layer in once if order.count(layer) > 1))
         key = _Layers(tuple(sorted(once)), twice, once == sorted(once))
@@ -456,14 +476,18 @@ def _alone(view: View, looked: Array, mine: Array, *, asked: bool) -> dict[tuple
     parted = looked & view.full & (theirs != mine).any(axis=1)
     found: dict[tuple[_Layers, _Layers], Onset] = {}
     for row in np.flatnonzero(parted).tolist():
-        pair = tuple(_Layers(tuple(sorted(layer for layer in one[row].tolist() if layer >= 0))) for one in (mine, theirs))
+        pair = tuple(
+            _Layers(tuple(sorted(layer for layer in one[row].tolist() if layer >= 0))) for one in (mine, theirs)
+        )
         if pair in found or len(found) >= _MOST_SETS:
             continue
         same = parted & (mine == mine[row]).all(axis=1) & (theirs == theirs[row]).all(axis=1)
         places = view.captures[row][: view.captured[row]]
         place = int(places[view.parted[places]][0])
         line = int(view.others["line"][place])
-        onset = view.onset(looked, same, np.full(view.size, line), lambda at, place=place: {"writers": view.writers(place)})  # type: ignore[misc]
+        onset = view.onset(
+            looked, same, np.full(view.size, line), lambda _row, place=place: {"writers": view.writers(place)}
+        )  # type: ignore[misc]
         found[pair[0], pair[1]] = onset
     return found
 
@@ -539,13 +563,14 @@ class _LayerSet:
             return None
         pair, onset = min(found, key=lambda one: one[1].first.place.line)
         good, bad = pair if pair[1] != main else (pair[1], pair[0])
-        first = onset.first
-        assert first is not None
+        first = onset.first or Seen(Place("", 0), 0, "", "", ())
         words = _compare(bad.layers, good.layers)
         detail = {**first.detail, "words": words, "expected": layer_list(good.layers), "actual": layer_list(bad.layers)}
         # Which of two sets is one writer's is the print's to say, so the same passes count whichever it is.
         every = add(self.part.alone.get(pair), self.part.alone.get((pair[1], pair[0])))
-        every = replace(every, bad=every.bad, seen=max(onset.seen, self.part.looked), first=first._replace(detail=detail))
+        every = replace(
+            every, bad=every.bad, seen=max(onset.seen, self.part.looked), first=first._replace(detail=detail)
+        )
         return layer_set.told(every, alone=True)
 
     def _changes(self, main: _Layers, sets: dict[_Layers, _Set]) -> Iterator[Finding]:
@@ -589,7 +614,12 @@ class _LayerSet:
             return
         if any(main.layers == reading.layers for reading in readings):
             if len(readings) > 1:
-                yield self._either(main, seen, readings, f"{era.how}{'' if target else '; no line names the target' + chr(39) + 's class'}")
+                yield self._either(
+                    main,
+                    seen,
+                    readings,
+                    f"{era.how}{'' if target else '; no line names the target' + chr(39) + 's class'}",
+                )
             return
         other = next((reading for reading in contract.readings(None, target) if reading.layers == main.layers), None)
         expected = readings[0]
@@ -632,7 +662,9 @@ class _LayerSet:
             "The contract names no layers, and the captured ones are not what SGLang takes then.",
             seen.place,
             severity="warning" if known else "note",
-            expected=layer_list(default_layers(depth)) if known else "layers 2, n/2 and n - 3 of a target with n layers",
+            expected=layer_list(default_layers(depth))
+            if known
+            else "layers 2, n/2 and n - 3 of a target with n layers",
             actual=layer_list(main.layers),
             evidence=self._share(seen),
             help="the draft's config.json should name eagle_aux_hidden_state_layer_ids under eagle_config",
@@ -760,7 +792,7 @@ def between_lives(lives: Iterable[Life]) -> Iterator[Finding]:
 )
 def embedding(view: View) -> Onset:
     """The embedding output is among the joined states, and the contract does not ask for it."""
-    layers, found = view.layers, _sums(view)
+    layers, found = view.layers, sums_of(view)
     held = found.joined.sum(axis=1)
     decoders = view.captured - (layers == 0).sum(axis=1)
     # Told by the count, by the norms, else the embedding is what was printed and not joined.
@@ -798,7 +830,11 @@ def _(onset: Onset, life: Life) -> Iterator[Finding]:
     if onset.first is None or any(0 in reading.layers for reading in readings):
         return
     named = life.contract is not None and life.contract.names_layers
-    asked = f"the contract asks for {layer_list(readings[0].layers)}" if named else "no contract says that the draft reads it"
+    asked = (
+        f"the contract asks for {layer_list(readings[0].layers)}"
+        if named
+        else "no contract says that the draft reads it"
+    )
     evidence = f"{onset.first.detail['line']}; {asked}; {onset.words}"
     yield embedding.told(onset, evidence=evidence, severity="error" if named else "warning")
 

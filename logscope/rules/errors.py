@@ -30,7 +30,7 @@ _ERRORS = (
 )  # fmt: skip
 _MOST = 2000
 # A process that prints this long nothing, and so many of its usual distances, is silent; lines that are looked at.
-_SILENT, _USUAL, _LATEST = 60.0, 5, 4096
+_SILENT, _USUAL, _LATEST = 60.0, 5, 256
 
 
 class Heard(NamedTuple):
@@ -60,6 +60,13 @@ class Last(NamedTuple):
 @rule("E101", "first-error", "error", group="failures", needs="records")
 def first_of_errors(view: View) -> dict[str, Any]:
     """The first error of a server life and its process, not the ones that only relay it."""
+    return _kept(view)
+
+
+def _kept(view: View) -> dict[str, Any]:
+    """Return what both rules keep: errors, what was joined, and when each process was last heard of."""
+    if view.failures is not None:
+        return view.failures
     part: dict[str, Any] = {"looked": view.size + view.server.height, "events": list(view.lines(*_ERRORS))[:_MOST]}
     joins = view.taken(view.join)
     rows = np.flatnonzero((joins["width"] > 0) & view.target)
@@ -69,6 +76,7 @@ def first_of_errors(view: View) -> dict[str, Any]:
     timed = view.server.filter(pl.col("time").is_not_null())
     if timed.height:
         part["end"] = Last(timed["time"][-1], timed["line"][-1])
+    view.failures = part
     return part
 
 
@@ -90,7 +98,9 @@ def _heard(view: View) -> dict[str, Heard]:
             continue
         who = writer_label(prefix)
         before = found.get(who)
-        found[who] = Heard(prefix.time, line, before.first if before else prefix.time, (before.number if before else 0) + 1)
+        found[who] = Heard(
+            prefix.time, line, before.first if before else prefix.time, (before.number if before else 0) + 1
+        )
     return found
 
 
@@ -149,7 +159,7 @@ def _(part: dict[str, Any], life: Life) -> Iterator[Finding]:
 @rule("E102", "matmul", "error", group="failures", needs="records")
 def size_errors(view: View) -> dict[str, Any]:
     """A size error, both sides named as k x hidden, rows told apart from states."""
-    return first_of_errors.look(view)
+    return _kept(view)
 
 
 @size_errors.answer
@@ -176,5 +186,3 @@ for _rule in (first_of_errors, size_errors):
 def _sentence(text: str) -> str:
     """Return a text as one sentence: a capital first, a full stop last."""
     return f"{text[:1].upper()}{text[1:].rstrip('.')}."
-
-

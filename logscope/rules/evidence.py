@@ -19,13 +19,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import polars as pl
 
-from logscope.model import CAPTURE_EVENTS, DURING, PHASES, Payload, Place, Prefix, ServerEvent
+from logscope.model import CAPTURE_EVENTS, DURING, PHASES, Payload, Place, ServerEvent
 from logscope.passes.lineage import same_head, same_norm
 from logscope.queries.words import count, layer_name, percent, source_name
 from logscope.versions import SIGNS, EraWatch, Known
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Sequence
+    from collections.abc import Callable, Collection, Iterator
 
     from logscope.contract import Contract, Reading
     from logscope.model import Segment
@@ -153,7 +153,9 @@ class Onset:
     @property
     def goods(self) -> Onset:
         """The same passes as if none were bad, to be looked at for a fault that is not among them."""
-        return Onset(self.seen, last_good=self.last_good, phases={phase: (sum(both), 0) for phase, both in self.phases.items()})
+        return Onset(
+            self.seen, last_good=self.last_good, phases={phase: (sum(both), 0) for phase, both in self.phases.items()}
+        )
 
     @property
     def good_before(self) -> Seen | None:
@@ -171,7 +173,9 @@ class Onset:
             return f"in {'the only pass' if self.seen == 1 else f'all {self.seen:,} passes'} looked at"
         phase = self._only_phase
         if phase is not None:
-            return f"in all {self.bad:,} {phase} passes looked at, and in none of {self.seen - self.bad:,} others{where}"
+            return (
+                f"in all {self.bad:,} {phase} passes looked at, and in none of {self.seen - self.bad:,} others{where}"
+            )
         before = self.good_before
         if before is None:
             return f"from the first pass on, {share}{where}"
@@ -197,6 +201,31 @@ def at_fault(first: Seen, bad: Collection[tuple[Any, ...]], every: Collection[tu
 
 
 # ---------------------------------------------------------------------------------------------------- a batch's view
+
+
+class Taken(dict[str, Any]):
+    """Columns of records at some places (of any shape), each made when it is first asked for."""
+
+    def __init__(self, source: Columns, places: Array) -> None:
+        super().__init__()
+        self._source, self._places = source, places
+
+    def __missing__(self, name: str) -> Array:
+        """Return a column, and keep it."""
+        column, places = self._source[name], self._places
+        found: Array = column[places] if len(column) else np.zeros((*places.shape, *column.shape[1:]), column.dtype)
+        found[places < 0] = _ABSENT.get(name, -1)
+        self[name] = found
+        return found
+
+    def at(self, place: Any) -> Taken:
+        """Return the same of one column of places, or of some of their rows."""
+        return Taken(self._source, self._places[place])
+
+
+def one_of(source: Columns, place: int) -> Taken:
+    """Return the columns of one record."""
+    return Taken(source, np.array([place]))
 
 
 def views(tables: Tables, contract: Contract | None) -> Iterator[View]:
@@ -230,7 +259,10 @@ class View:
             base = int(passes["first"].min() or 0)  # type: ignore[arg-type]
             records = records.slice(base, int(passes["last"].max() or 0) + 1 - base if passes.height else 0)  # type: ignore[arg-type]
         self.server = server
-        self.passes, self._base, self._rows = passes, base, records
+        # Worked out once for two rules each.
+        self.sums: Any = None
+        self.failures: dict[str, Any] | None = None
+        self.passes, self.base, self.table = passes, base, records
         self.size = passes.height
         self.number, self.line, self.group = (_ints(passes, name) for name in ("number", "line", "group"))
         self.rows, self.hidden, self.states = (_ints(passes, name) for name in ("rows", "hidden", "states"))
@@ -252,7 +284,7 @@ class View:
     # -- records
 
     def _records(self) -> None:
-        table = self._rows
+        table = self.table
         made = _values_of(table)
         for name in ("rows", "width", "num_aux", "embeds", "copies", "differ", "line", "head"):
             made[name] = _ints(table, name)
@@ -265,7 +297,8 @@ class View:
         self.records = made
         self.of = np.repeat(np.arange(self.size), self.last - self.first + 1) if self.size else np.zeros(0, np.int64)
         printed = self.tables.prints
-        shown = printed.filter(pl.col("head").is_not_null() & pl.col("record").is_between(self._base, self._base + table.height - 1))
+        shown = printed.filter(pl.col("head").is_not_null())
+        shown = shown.filter(pl.col("record").is_between(self.base, self.base + table.height - 1))
         self.torn = shown.filter(pl.col("same"))
         #: every print of a writer that said something else, in file order.
         self.differing = shown.filter(~pl.col("same"))
@@ -273,7 +306,7 @@ class View:
         self.parted = np.zeros(table.height, np.bool_)
         if self.differing.height:
             different = self.differing.unique("record", keep="first", maintain_order=True)
-            rows = different["record"].to_numpy() - self._base
+            rows = different["record"].to_numpy() - self.base
             self.parted[rows] = True
             heads = [self.tables.heads[head] for head in different["head"].to_list()]
             self.others = {name: column.copy() for name, column in made.items()}
@@ -329,20 +362,16 @@ class View:
             self.split[at] = bool(apart)
             places = np.delete(places, apart)
         if len(places) > self.captures.shape[1]:
-            self.captures = np.pad(self.captures, ((0, 0), (0, len(places) - self.captures.shape[1])), constant_values=-1)
+            self.captures = np.pad(
+                self.captures, ((0, 0), (0, len(places) - self.captures.shape[1])), constant_values=-1
+            )
         self.captures[begin : at + 1], self.captured[begin:at] = -1, 0
         self.captures[at, : len(places)], self.captured[at] = places, len(places)
         self.piece[begin:at], self.complete[at], self.line[at] = True, True, self.line[begin]
 
-    def taken(self, places: Array, *, others: bool = False) -> Columns:
+    def taken(self, places: Array, *, others: bool = False) -> Taken:
         """Return the columns of records at these places; a place of -1 is a record that prints nothing."""
-        source = self.others if others else self.records
-        missing = places < 0
-        found = {name: column[places] if len(column) else np.zeros((*places.shape, *column.shape[1:]), column.dtype) for name, column in source.items()}
-        if missing.any():
-            for name, column in found.items():
-                column[missing] = _ABSENT.get(name, -1)
-        return found
+        return Taken(self.others if others else self.records, places)
 
     def capture(self, number: Array) -> Array:
         """Return the record of one capture of each pass by its place, -1 where there is none."""
@@ -370,7 +399,7 @@ class View:
 
     def event_name(self, place: int) -> str:
         """Return the event of a record."""
-        return str(self._rows["event"][place])
+        return str(self.table["event"][place])
 
     def payload(self, place: int, *, other: bool = False) -> Payload:
         """Return the head of a record's payload: everything but norm and first values."""
@@ -421,11 +450,13 @@ class View:
         found = np.zeros(self.size, np.bool_)
         if not self.differing.height:
             return found
-        record = self.differing["record"].to_numpy() - self._base
+        record = self.differing["record"].to_numpy() - self.base
         captures = np.flatnonzero((self.event == LAYER) | (self.event == EMBED))
         layers = [self.tables.heads[head].layer or 0 for head in self.differing["head"].to_list()]
         theirs = self.differing["values_key"].fill_null(0).to_numpy() + np.array(layers, np.uint64)
-        said = np.concatenate([self.records["key"][captures] + self.records["layer"][captures].astype(np.uint64), theirs])
+        said = np.concatenate(
+            [self.records["key"][captures] + self.records["layer"][captures].astype(np.uint64), theirs]
+        )
         places = np.concatenate([captures, record])
         order = np.lexsort((places, said))
         near = (said[order][1:] == said[order][:-1]) & (places[order][1:] != places[order][:-1])
@@ -442,7 +473,7 @@ class View:
         if not self.size:
             return np.zeros(0, np.bool_)
         named = [one.tp_rank is not None for one in self.tables.prefixes]
-        mark = np.array(named, np.bool_)[self.tables.prints["prefix"].gather(self._rows["print"]).to_numpy()]
+        mark = np.array(named, np.bool_)[self.tables.prints["prefix"].gather(self.table["print"]).to_numpy()]
         found: Array = (self.full | (np.logical_and.reduceat(mark, self.first) & ~self.confused)) & (self.copies > 1)
         return found
 
@@ -532,7 +563,7 @@ class View:
         ``speaker``: those that print the usual one.
         """
         of, differ = int(self.records["copies"][place]), int(self.records["differ"][place])
-        prints = self.tables.prints.filter((pl.col("record") == place + self._base) & (pl.col("same") == speaker))
+        prints = self.tables.prints.filter((pl.col("record") == place + self.base) & (pl.col("same") == speaker))
         ranks = {self.tables.prefixes[one].tp_rank for one in prints["prefix"].to_list()} - {None}
         return (of - differ if speaker else differ), of, tuple(f"TP{rank}" for rank in sorted(ranks, key=str))
 

@@ -26,7 +26,7 @@ ORDER = (
 )  # fmt: skip
 _LOW = frozenset({"A101", "A103", "A105"})
 # cause -> what follows from it.
-EXPLAINS: "Mapping[str, frozenset[str]]" = {
+EXPLAINS: Mapping[str, frozenset[str]] = {
     "C101": frozenset({"H103", "S101", "N101"}),
     "H105": frozenset({"S101", "H103", "E101", "E102"}) | _LOW,
     "H104": frozenset({"E101", "E102"}) | _LOW,

@@ -18,9 +18,20 @@ import polars as pl
 from logscope.model import Place
 from logscope.passes.lineage import same_head, same_norm
 from logscope.queries.lineage import JOIN_TOLERANCE
-from logscope.queries.words import and_list, count, layer_name, percent
+from logscope.queries.words import and_list, count, percent
 from logscope.rules.evidence import (
-    DRAFT_EXTEND, EMBED, EXTEND, FC_OUTPUT, JOIN, LAYER, UNKNOWN, VERIFY, First, Onset, add,
+    DRAFT_EXTEND,
+    EMBED,
+    EXTEND,
+    FC_OUTPUT,
+    JOIN,
+    LAYER,
+    UNKNOWN,
+    VERIFY,
+    First,
+    Onset,
+    add,
+    one_of,
 )  # fmt: skip
 from logscope.rules.registry import Checked, earliest, rule, writers
 
@@ -28,7 +39,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from logscope.model import Finding
-    from logscope.rules.evidence import Array, Columns, Life, Seen, View
+    from logscope.rules.evidence import Array, Columns, Life, Seen, Taken, View
 
 # Inputs of spec v1 that must be comparable before their share means anything.
 _LEAST_V1_INPUTS = 5
@@ -188,13 +199,15 @@ def zero(view: View) -> Onset:
 
     def bad(of: Columns) -> Array:
         nothing = (np.arange(of["values"].shape[1]) >= of["count"][:, None]) | (of["values"] == 0)
-        return state & (of["slack"] >= 0) & (of["norm"] == 0) & (of["rows"] != 0) & (of["width"] > 0) & nothing.all(axis=1)
+        return (
+            state & (of["slack"] >= 0) & (of["norm"] == 0) & (of["rows"] != 0) & (of["width"] > 0) & nothing.all(axis=1)
+        )
 
     looked = np.zeros(view.size, np.bool_)
     looked[view.of[state & (view.records["slack"] >= 0)]] = True
     looked &= view.real & ~view.edge
 
-    def detail(place: int, *, other: bool) -> dict[str, Any]:  # noqa: ARG001 - zero is zero
+    def detail(place: int, *, other: bool) -> dict[str, Any]:
         return {"name": view.name(place)}
 
     return _by_record(view, looked, bad(view.records), bad(view.others) & view.parted, detail)
@@ -214,10 +227,12 @@ def zero(view: View) -> Onset:
 )
 def twin_layers(view: View) -> Onset:
     """Two layers print the same state."""
-    states, telling = view.taken(view.captures), _telling(view.taken(view.captures))
+    states = view.taken(view.captures)
+    telling = _telling(states)
+    columns = [states.at((slice(None), number)) for number in range(view.captures.shape[1])]
     pair = np.full((view.size, 2), -1)
     for one, other in combinations(range(min(view.captures.shape[1], 4 * _MOST_CHOICES)), 2):
-        mine, theirs = _column(states, one), _column(states, other)
+        mine, theirs = columns[one], columns[other]
         equal = (same_norm(mine, theirs) == 1) & (same_head(mine, theirs) == 1) & (mine["layer"] != theirs["layer"])
         new = equal & telling[:, one] & telling[:, other] & (pair[:, 0] < 0)
         pair[new] = (one, other)
@@ -246,10 +261,6 @@ def _telling(states: Columns) -> Array:
     return told
 
 
-def _column(states: Columns, number: int) -> Columns:
-    return {name: column[:, number] for name, column in states.items()}
-
-
 # ------------------------------------------------------------------------------------------------------ joined states
 
 
@@ -274,7 +285,15 @@ class Sums(NamedTuple):
     rows: Array
 
 
-def sums(view: View) -> Sums:
+def sums_of(view: View) -> Sums:
+    """Compare every joined state of the target with the captures of its pass, once for a view."""
+    if view.sums is None:
+        view.sums = _sums(view)
+    found: Sums = view.sums
+    return found
+
+
+def _sums(view: View) -> Sums:
     """Compare every joined state of the target with the captures of its pass (norm^2 adds up, side by side)."""
     states, join = view.taken(view.captures), view.taken(view.join)
     there = view.captures >= 0
@@ -286,7 +305,6 @@ def sums(view: View) -> Sums:
     begin = view.taken(view.capture(np.zeros(view.size, np.int64)))["rows"]
     even = (begin < 0) | (join["rows"] < 0) | (join["rows"] == begin)
     told &= even
-    whole = np.where(told, join["norm"], 1.0) ** 2
 
     def against(some: Array, norms: Columns, chosen: Array) -> tuple[Array, Array]:
         norm = np.where(told, norms["norm"], 1.0)
@@ -324,21 +342,13 @@ def sums(view: View) -> Sums:
         fine, theirs_fine = fits.copy(), np.zeros(view.size, np.bool_)
         for choice in product((False, True), repeat=wide):
             some = np.where(choice, other, squares)
-            for norms, found in ((join, fine), (theirs, theirs_fine)):
-                left, allowed = against(some, norms, joined)
-                found |= parted & (np.abs(left) <= allowed)
+            (left, allowed), (off, limit) = against(some, join, joined), against(some, theirs, joined)
+            fine |= parted & (np.abs(left) <= allowed)
+            theirs_fine |= parted & (np.abs(off) <= limit)
         split = parted & np.isfinite(theirs["norm"])
         alone = split & (fine != theirs_fine)
         fits = np.where(split, fine | theirs_fine, fine)
     return Sums(np.where(told, fits.astype(np.int64), -1), residual, tolerance, joined, alone, even)
-
-
-def _sums(view: View) -> Sums:
-    """Return the same, worked out once for a view."""
-    found: Sums | None = view.__dict__.get("_sums")
-    if found is None:
-        found = view.__dict__["_sums"] = sums(view)
-    return found
 
 
 def _short_floats(view: View, states: Columns, join: Columns) -> Array:
@@ -368,10 +378,14 @@ def _short_floats(view: View, states: Columns, join: Columns) -> Array:
 )
 def join_norm(view: View) -> dict[str, Any]:
     """norm(joined)^2 is not the sum of the captures' norm^2: what was joined is not what was captured."""
-    found, join = _sums(view), view.taken(view.join)
+    found, join = sums_of(view), view.taken(view.join)
     # A number of states that does not fit the captures is S101's or H103's, unless more was captured than joined.
     fewer = found.joined.sum(axis=1)
-    looked = view.judged & (found.holds >= 0) & ~((view.states > 0) & ((view.states > fewer) | ((view.states < fewer) & (found.holds == 0))))
+    looked = (
+        view.judged
+        & (found.holds >= 0)
+        & ~((view.states > 0) & ((view.states > fewer) | ((view.states < fewer) & (found.holds == 0))))
+    )
     off = np.abs(found.residual)
     bad = looked & (found.holds == 0)
     if bad.any():
@@ -451,7 +465,7 @@ def _factor(view: View, first: int, join: int, norm: float) -> float | None:
 )
 def join_order(view: View) -> Onset:
     """The first values of the joined state are not those of its first capture: order or content differs."""
-    found, join = _sums(view), view.taken(view.join)
+    found, join = sums_of(view), view.taken(view.join)
     printed = view.join.copy()
     # Where the join prints no first values, the draft's input with the same norm stands for it.
     bare = view.target & (view.join >= 0) & (join["count"] == 0)
@@ -479,11 +493,11 @@ def join_order(view: View) -> Onset:
     def detail(row: int, *, other: bool = False) -> dict[str, Any]:
         place, first = int(printed[row]), int(at[row])
         values = view.values(place, other=other)
-        one = {name: column[None] for name, column in view.taken(np.array(place), others=other).items()}
+        one = one_of(view.others if other else view.records, place)
         which = [
             int(capture)
             for capture in view.captures[row, : view.captured[row]].tolist()
-            if same_head({name: column[None] for name, column in view.taken(np.array(capture)).items()}, one)[0] == 1
+            if same_head(one_of(view.records, capture), one)[0] == 1
         ]
         lines = [int(view.records["line"][first]), *(int(view.records["line"][one]) for one in which[:1])]
         source = view.others if other else view.records
@@ -569,7 +583,9 @@ def draft_input(view: View) -> dict[str, Any]:
             "due_line": int(due["line"][row]),
             "expected": _print(int(due["rows"][row]), float(joined) if due["slack"][row] >= 0 else None, theirs),
             "actual": _print(
-                int(source["rows"][place]), float(source["norm"][place]) if source["slack"][place] >= 0 else None, values
+                int(source["rows"][place]),
+                float(source["norm"][place]) if source["slack"][place] >= 0 else None,
+                values,
             ),
             "writers": view.writers(place, speaker=not other),
         }
@@ -581,7 +597,11 @@ def draft_input(view: View) -> dict[str, Any]:
     part: dict[str, Any] = {"untold": int(untold.sum()), "trees": int((untold & tree).sum())}
     for name, mask in (("whole", looked & ~kept), ("kept", looked & kept)):
         part[name] = view.onset(mask, bad, line, detail, alone, detail_alone)
-        part[f"ago_{name}"] = {int(back): int(((ago == back) & mask & bad).sum()) for back in np.unique(ago[mask & bad]).tolist() if back > 0}
+        part[f"ago_{name}"] = {
+            int(back): int(((ago == back) & mask & bad).sum())
+            for back in np.unique(ago[mask & bad]).tolist()
+            if back > 0
+        }
     return part
 
 
@@ -619,7 +639,11 @@ def _(part: dict[str, Any], life: Life) -> Iterator[Finding]:
     whole, kept, ago = part["whole"], part["kept"], part["ago_whole"]
     # Spec v1 keeps the accepted rows of the requests that go on: when request 0 has just ended, row 0 is another.
     if life.segment.spec_version == "v2":
-        whole, kept, ago = add(kept, whole) if _earlier(kept, whole) else add(whole, kept), Onset(), add(ago, part["ago_kept"])
+        whole, kept, ago = (
+            add(kept, whole) if _earlier(kept, whole) else add(whole, kept),
+            Onset(),
+            add(ago, part["ago_kept"]),
+        )
     most = kept.seen >= _LEAST_V1_INPUTS and kept.bad * 2 > kept.seen
     told = [earliest(one, life) for one in (whole, kept if most else replace(kept, first=None))]
     found = [(one, only) for one, only in told if one is not None and one.first is not None]
@@ -706,7 +730,9 @@ class Frozen:
             if layer not in still:
                 continue
             before = self.trail.get(layer)
-            streak = _Streak((before.times if before else 0) + 1 + run.times, before.first if before else begin.detail(layer))
+            streak = _Streak(
+                (before.times if before else 0) + 1 + run.times, before.first if before else begin.detail(layer)
+            )
             if streak.times >= _FROZEN:
                 found.setdefault(layer, streak)
             if run.times == other.seen:
@@ -726,11 +752,11 @@ class _Edge:
         self.seen = view.seen(row)
         self.verify = bool(view.phase[row] == VERIFY)
         self.states = {}
-        telling = _telling({name: column[None] for name, column in view.taken(view.captures[row]).items()})[0]
+        telling = _telling(view.taken(view.captures[row]))
         for place, tells in zip(view.captures[row].tolist(), telling.tolist(), strict=True):
             layer = int(view.records["layer"][place])
             if place >= 0 and tells and layer > 0:
-                self.states[layer] = {name: column[None] for name, column in view.taken(np.array(place)).items()}
+                self.states[layer] = {name: column[place : place + 1] for name, column in view.records.items()}
 
     def detail(self, layer: int) -> Seen:
         state = self.states[layer]
@@ -776,7 +802,7 @@ def frozen(view: View) -> dict[Any, Frozen]:
     return made
 
 
-def _streaks(view: View, rows: Array, states: Columns, telling: Array) -> Frozen:
+def _streaks(view: View, rows: Array, states: Taken, telling: Array) -> Frozen:
     """Return the streaks of one source. Passes are compared column by column where their layers stand alike."""
     first, last = _Edge(view, int(rows[0])), _Edge(view, int(rows[-1]))
     steps = len(rows) - 1
@@ -786,12 +812,12 @@ def _streaks(view: View, rows: Array, states: Columns, telling: Array) -> Frozen
     if not steps:
         return Frozen(0, 0, [first, last], lead, trail, found)
     wide = view.captures.shape[1]
-    one, other = ({name: column[some] for name, column in states.items()} for some in (rows[:-1], rows[1:]))
+    one, other = states.at(rows[:-1]), states.at(rows[1:])
     both = telling[rows[:-1]] & telling[rows[1:]] & (one["layer"] == other["layer"])
     heads = np.zeros((steps, wide), np.bool_)
     norms = np.zeros((steps, wide), np.bool_)
     for column in range(wide):
-        mine, theirs = _column(other, column), _column(one, column)
+        mine, theirs = (some.at((slice(None), column)) for some in (other, one))
         heads[:, column] = both[:, column] & (same_head(mine, theirs) == 1)
         norms[:, column] = same_norm(mine, theirs) == 1
     amount = both.sum(axis=1)
@@ -812,7 +838,9 @@ def _streaks(view: View, rows: Array, states: Columns, telling: Array) -> Frozen
                 continue
             begins = at if not run else begins
             run += 1
-            if run >= _FROZEN and (layer not in found or found[layer].first.number == int(view.number[rows[begins + 1]])):
+            if run >= _FROZEN and (
+                layer not in found or found[layer].first.number == int(view.number[rows[begins + 1]])
+            ):
                 found[layer] = _Streak(run, _Edge(view, int(rows[begins + 1])).detail(layer))
         if run:
             trail[layer] = _Streak(run, _Edge(view, int(rows[begins + 1])).detail(layer))

@@ -115,7 +115,7 @@ def damaged(view: View) -> Lines:
         if heads[head].intact in _DAMAGED:
             number += 1
             found.append((Place(view.file, line), heads[head]))
-    worded = Counter((view.torn["record"] - view._base).to_list())
+    worded = Counter((view.torn["record"] - view.base).to_list())
     for place in np.flatnonzero(~view.usable).tolist():
         # Of a record that speaks damaged, the copies that say the same.
         payload = view.payload(place)
@@ -203,7 +203,10 @@ def contradiction(view: View) -> dict[str, Any]:
     hidden = int(sized[0]) if len(sized) else None
     heads, firsts, times = np.unique(view.records["head"][view.usable], return_index=True, return_counts=True)
     lines = view.records["line"][view.usable][firsts]
-    said = [(view.tables.heads[head], line, number) for head, line, number in zip(heads.tolist(), lines.tolist(), times.tolist(), strict=True)]
+    said = [
+        (view.tables.heads[head], line, number)
+        for head, line, number in zip(heads.tolist(), lines.tolist(), times.tolist(), strict=True)
+    ]
     stray = [one for one in view.lines(*DEBUG_EVENTS) if one.payload.usable]
     said += [(one.payload, one.line, 1) for one in stray]
     for payload, line, number in said:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from logscope.model import Payload
-    from logscope.rules.evidence import Array, Life, Seen, View
+    from logscope.rules.evidence import Array, Life, View
 
 # Below this two ranks may differ by the order in which they add numbers up (the largest noise of two equal runs).
 _NOISE = 2e-4
@@ -112,7 +112,9 @@ def rank_disagreement(view: View) -> dict[str, Any]:
     found = _Differing(view)
     for name, mask, little in (("values", found.values, ""), ("noise", found.noise, "by rounding only ")):
         bad, line = found.passes(mask)
-        part[name] = view.onset(looked, bad, line, lambda row, mask=mask, little=little: found.detail(row, mask, little))  # type: ignore[misc]
+        part[name] = view.onset(
+            looked, bad, line, lambda row, mask=mask, little=little: found.detail(row, mask, little)
+        )  # type: ignore[misc]
     several = view.real & view.complete & ~view.edge & view.clean & (view.expected > 1)
     if several.any():
         part["missing"] = _lacking(view, several)
@@ -125,19 +127,24 @@ class _Differing:
 
     def __init__(self, view: View) -> None:
         self.view, table = view, view.differing
-        self.record = table["record"].to_numpy() - view._base
+        self.record = table["record"].to_numpy() - view.base
         self.line, heads = table["line"].to_numpy(), view.tables.heads
         self.mine, self.theirs = view.taken(self.record), _values_of(table)
         self.norm, self.head = same(self.mine, self.theirs)
         pairs = list(zip(self.mine["head"].tolist(), table["head"].to_list(), strict=True))
         words = {pair: _said(heads[pair[0]], heads[pair[1]]) for pair in set(pairs)}
         self.said = [words[pair] for pair in pairs]
-        shape, other = (np.array(flags, np.bool_) for flags in ([one is None for one in self.said], [bool(one) for one in self.said]))
+        shape, other = (
+            np.array(flags, np.bool_)
+            for flags in ([one is None for one in self.said], [bool(one) for one in self.said])
+        )
         differs = ~shape & view.usable[self.record] & ((self.norm == 0) | (self.head == 0) | other)
         one, two = self.mine["norm"], self.theirs["norm"]
         with np.errstate(invalid="ignore"):
             apart = np.abs(self.mine["values"] - self.theirs["values"])
-            size = np.fmax(np.abs(self.mine["values"]), np.abs(self.theirs["values"])).max(axis=1, initial=0.0, where=~np.isnan(apart))
+            size = np.fmax(np.abs(self.mine["values"]), np.abs(self.theirs["values"])).max(
+                axis=1, initial=0.0, where=~np.isnan(apart)
+            )
             near = ~(apart > 0.01 * size[:, None]).any(axis=1) & np.isfinite(one) & np.isfinite(two) & ~other
             little = differs & near & (np.abs(one - two) <= _NOISE * np.abs(one))
         self.values, self.noise = differs & ~little, little
@@ -229,8 +236,8 @@ def _marked(view: View) -> dict[tuple[Any, ...], dict[Kind, dict[int, _Printed]]
     ranks = np.array([-1 if one.tp_rank is None else one.tp_rank for one in prefixes], np.int64)
     if (ranks < 0).all():
         return {}
-    prints = view.tables.prints.filter(view.tables.prints["record"].is_between(view._base, view._base + len(view.of) - 1))
-    record = prints["record"].to_numpy() - view._base
+    prints = view.tables.prints.filter(view.tables.prints["record"].is_between(view.base, view.base + len(view.of) - 1))
+    record = prints["record"].to_numpy() - view.base
     head = prints["head"].fill_null(0).to_numpy().astype(np.int64)
     head = np.where(prints["head"].is_null().to_numpy(), view.records["head"][record], head)
     rank = ranks[prints["prefix"].to_numpy()]
@@ -238,7 +245,7 @@ def _marked(view: View) -> dict[tuple[Any, ...], dict[Kind, dict[int, _Printed]]
     rank, head, group = rank[kept], head[kept], view.group[view.of[record[kept]]]
     lines = prints["line"].to_numpy()[kept]
     codes = (group << 40) | (head << 16) | rank
-    each, first, times = np.unique(codes, return_index=True, return_counts=True)
+    _, first, times = np.unique(codes, return_index=True, return_counts=True)
     last = len(codes) - 1 - np.unique(codes[::-1], return_index=True)[1]
     made: dict[tuple[Any, ...], dict[Kind, dict[int, _Printed]]] = {}
     for at in np.argsort(first).tolist():
@@ -246,10 +253,17 @@ def _marked(view: View) -> dict[tuple[Any, ...], dict[Kind, dict[int, _Printed]]
         # What a join is, target or draft, only its pass tells.
         if payload.event not in _COUNTED:
             continue
-        of = made.setdefault(view.tables.groups[int(group[first[at]])], {}).setdefault((payload.event, payload.layer), {})
-        printed, before = _Printed(int(times[at]), int(lines[first[at]]), int(lines[last[at]])), of.get(int(rank[first[at]]))
-        of[int(rank[first[at]])] = printed if before is None else _Printed(
-            before.times + printed.times, before.first, max(before.last, printed.last)
+        of = made.setdefault(view.tables.groups[int(group[first[at]])], {}).setdefault(
+            (payload.event, payload.layer), {}
+        )
+        printed, before = (
+            _Printed(int(times[at]), int(lines[first[at]]), int(lines[last[at]])),
+            of.get(int(rank[first[at]])),
+        )
+        of[int(rank[first[at]])] = (
+            printed
+            if before is None
+            else _Printed(before.times + printed.times, before.first, max(before.last, printed.last))
         )
     return made
 
@@ -303,7 +317,9 @@ def _absences(kinds: dict[Kind, dict[int, _Printed]], life: Life) -> Iterator[Fi
                 yield _gone(life, rank, kind, line, last_one, mine[kind] - usual, top[kind] - usual, len(ranks))
 
 
-def _gone(life: Life, rank: int, kind: Kind | None, line: int, last: int | None, lacking: int, of: int, ranks: int) -> Finding:
+def _gone(
+    life: Life, rank: int, kind: Kind | None, line: int, last: int | None, lacking: int, of: int, ranks: int
+) -> Finding:
     """Answer for a rank that stops printing."""
     others = f"{count(ranks - 1, 'other rank')} {'goes' if ranks == 2 else 'go'} on"
     what, lacks, noun = "nothing more", "", "record"
@@ -426,12 +442,14 @@ def _brief(view: View) -> Passes:
         def bits(values: Array) -> Array:
             return np.where(np.isnan(values), np.nan, values + 0.0)
 
-        shapes = np.add.reduceat(mixed(view.event, records["layer"], records["rows"], records["width"]) * place, view.first)
+        shapes = np.add.reduceat(
+            mixed(view.event, records["layer"], records["rows"], records["width"]) * place, view.first
+        )
         values = np.add.reduceat(mixed(bits(records["norm"]), bits(records["values"][:, 0].copy())) * place, view.first)
     form = mixed(view.target.astype(np.int64), view.last - view.first, records["rows"][view.first])
     table = np.stack([form.view(np.int64), shapes.view(np.int64), values.view(np.int64), view.line], axis=1)[rows]
     prints = view.tables.prints["prefix"]
-    own = {view.tables.prefixes[one].tp_rank for one in prints.gather(view._rows["print"]).unique().to_list()}
+    own = {view.tables.prefixes[one].tp_rank for one in prints.gather(view.table["print"]).unique().to_list()}
     return Passes([table], {rank for rank in own if rank is not None})
 
 

@@ -90,7 +90,8 @@ class Rule:
     def told(self, onset: Onset, *, alone: bool = False, **over: Any) -> Finding:
         """Return the finding of a fault: the rule's sentences filled with what its first pass shows."""
         first = onset.first
-        assert first is not None
+        if first is None:
+            raise ValueError(f"{self.code}: nothing is bad in this onset")
         known = {**self.says, **over}
         fields = {"pass_": pass_name(first), "onset": onset.words, **first.detail}
         texts = {

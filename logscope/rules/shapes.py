@@ -14,7 +14,14 @@ from logscope.contract import DEFAULT_STATES
 from logscope.model import Place, states
 from logscope.queries.words import and_list, count, layer_list
 from logscope.rules.evidence import (
-    DRAFT_EXTEND, EXTEND, FC, FC_OUTPUT, VERIFY, First, Onset, pass_name,
+    DRAFT_EXTEND,
+    EXTEND,
+    FC,
+    FC_OUTPUT,
+    VERIFY,
+    First,
+    Onset,
+    pass_name,
 )  # fmt: skip
 from logscope.rules.registry import Checked, rule
 
@@ -74,7 +81,9 @@ def aux_width(view: View) -> dict[str, Any]:
     own = read["embeds"]
     fed = ~view.target & view.real & (own > 0) & (read["width"] > 0) & (read["width"] != own)
     one = np.where(view.hidden > 0, view.hidden, own)
-    part["reads"] = _widths(view, fed & (read["width"] % np.maximum(one, 1) == 0), read["width"], read["line"], view.read)
+    part["reads"] = _widths(
+        view, fed & (read["width"] % np.maximum(one, 1) == 0), read["width"], read["line"], view.read
+    )
     weights = {}
     for place in np.flatnonzero((view.event == FC) & view.usable)[:_MOST_ERRORS].tolist():
         size = view.payload(place).fields.get("weight")
@@ -115,7 +124,11 @@ def _shown(view: View, row: int, place: int) -> dict[str, Any]:
     shown = captured if view.target[row] and hidden > 0 and width == len(captured) * hidden else ()
     norms = records["norm"][view.captures[row][: view.captured[row]]]
     lacking = float(records["norm"][place]) ** 2 - float((norms**2).sum())
-    fits = [layer for layer, norm in zip(captured, norms.tolist(), strict=True) if abs(lacking - norm**2) <= 2e-5 * float(records["norm"][place]) ** 2]
+    fits = [
+        layer
+        for layer, norm in zip(captured, norms.tolist(), strict=True)
+        if abs(lacking - norm**2) <= 2e-5 * float(records["norm"][place]) ** 2
+    ]
     return {
         "hidden": hidden if hidden > 0 else None,
         "captured": captured,
@@ -296,7 +309,8 @@ def rows(view: View) -> dict[str, Any]:
         have = captures["rows"][:, column]
         fault(own & (have >= 0) & (have != begin), view.captures[:, column], begin, 0)
     fault(own & (view.end >= 0) & (end["rows"] >= 0) & (end["rows"] != begin), view.end, begin, 0)
-    fault(~own & (read["embeds"] > 0) & (_embeds(view) >= 0) & (_embeds(view) != begin), view.read, _embeds(view), 1)
+    embeds = _embeds(view)
+    fault(~own & (embeds >= 0) & (embeds != begin), view.read, embeds, 1)
     outs = np.full(view.size, -1)
     places = np.flatnonzero((view.event == FC_OUTPUT) & view.usable)[::-1]
     outs[view.of[places]] = places
@@ -316,14 +330,13 @@ def rows(view: View) -> dict[str, Any]:
     for unit in units[:1]:
         uneven = verifies & np.logical_and.reduce([begin % one != 0 for one in units])
         fault(uneven, view.first, np.full(view.size, unit), 4)
-    names = ("first capture", "", "input", "captures" , "")
 
     def detail(row: int) -> dict[str, Any]:
         place, wanted, reason = int(odd[row]), int(due[row]), int(why[row])
         have = int(records["rows"][place])
         what = count(int(begin[row]), "row")
         reasons = (
-            f"its {names[0]} has {what}",
+            f"its first capture has {what}",
             f"it embeds {count(wanted, 'token')}",
             f"its input has {what}",
             f"its {'captures have' if own[row] else 'input has'} {what}, and all are kept",
@@ -355,22 +368,19 @@ def rows(view: View) -> dict[str, Any]:
 
 def _embeds(view: View) -> Array:
     """Return the rows of the embeddings that draft passes read."""
-    known = {}
+    reads = view.read >= 0
+    heads, which = np.unique(view.records["head"][view.read[reads]], return_inverse=True)
+    shapes = [view.tables.heads[head].fields.get("embeds") for head in heads.tolist()]
+    fits = [isinstance(shape, list) and len(shape) == 2 and isinstance(shape[0], int) for shape in shapes]
+    rows = np.array([shape[0] if fit else -1 for shape, fit in zip(shapes, fits, strict=True)], np.int64)
     found = np.full(view.size, -1)
-    heads = view.records["head"]
-    for row in np.flatnonzero(view.read >= 0).tolist():
-        head = int(heads[view.read[row]])
-        if head not in known:
-            shape = view.payload(int(view.read[row])).fields.get("embeds")
-            fits = isinstance(shape, list) and len(shape) == 2 and isinstance(shape[0], int)
-            known[head] = shape[0] if fits else -1
-        found[row] = known[head]
+    found[reads] = rows[which]
     return found
 
 
 def _modes(view: View, *names: str) -> Array:
     """Return which passes print one of these modes with their join."""
-    mode = view._rows["mode"].is_in(list(names)).fill_null(value=False).to_numpy()
+    mode = view.table["mode"].is_in(list(names)).fill_null(value=False).to_numpy()
     return (view.join >= 0) & (mode[view.join] if len(mode) else False)
 
 
@@ -423,7 +433,7 @@ def rank_shape(view: View) -> Onset:
         heads = view.tables.heads
         columns = view.differing.select("record", "line", "head")
         for record, line, head in columns.reverse().iter_rows() if view.parted.any() else ():
-            at = record - view._base
+            at = record - view.base
             pair = (int(view.records["head"][at]), head)
             if pair not in known:
                 one, other = heads[pair[0]], heads[head]
@@ -487,7 +497,13 @@ def _(onset: Onset, life: Life) -> Iterator[Finding]:
     own, width, contract = onset.first.detail["own"], onset.first.detail["width"], life.contract
     hidden = life.hidden or own
     one = width <= own
-    due = contract.states if contract is not None and contract.states else width // hidden if width > hidden else DEFAULT_STATES
+    due = (
+        contract.states
+        if contract is not None and contract.states
+        else width // hidden
+        if width > hidden
+        else DEFAULT_STATES
+    )
     if due <= 1:
         return
     cause = "only one hidden state is joined" if one else "it does not read the joined state"
@@ -500,5 +516,3 @@ def _(onset: Onset, life: Life) -> Iterator[Finding]:
         evidence=onset.words,
         help=fc_skipped.says["help"],
     )
-
-
