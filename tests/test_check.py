@@ -8,13 +8,15 @@ from functools import lru_cache
 
 import pytest
 from conftest import CASES, DATA, REAL_RUNS, real_bytes, real_log, sidecar, truth
+from doors import batches, tables
 
+from logscope.asking import Asked
 from logscope.check import Checker, check
 from logscope.contract import Contract
 from logscope.errors import UsageError
 from logscope.report import Context
 from logscope.rules import rules
-from logscope.rules.causes import EXPLAINS, ORDER
+from logscope.rules.headline import EXPLAINS, ORDER
 from logscope.run import load
 
 DRAFT = str(DATA / "draft-config.json")
@@ -363,18 +365,31 @@ def test_select_and_ignore_take_codes_and_their_beginnings():
 
 def test_a_live_check_answers_at_any_moment():
     """Asked again and again while the log grows, the answer of the end is the answer of the whole; onset stays put."""
-    run = loaded("fault-stale-states")
-    checker = Checker(DRAFT)
-    seen = []
-    for number, item in enumerate(run.items):
-        checker.see(item)
-        if number % 400 == 399:
-            seen.append(checker.report(Context()))
-    last = checker.report(run.reading.context())
-    whole = report_of("fault-stale-states", DRAFT)
-    assert [finding.as_dict() for finding in last.findings] == [finding.as_dict() for finding in whole.findings]
-    onsets = {the(report, "N106").where.line for report in seen}
+    data = real_bytes("fault-stale-states")
+    asked, at_once, seen = Asked(Checker(DRAFT)), Asked(Checker(DRAFT)), []
+    for batch in batches(data, step=len(data) // 9):
+        asked.add(batch)
+        seen.append(asked.report(Context()))
+    at_once.add(tables(data))
+    whole = at_once.report(Context())
+    assert [finding.as_dict() for finding in seen[-1].findings] == [finding.as_dict() for finding in whole.findings]
+    assert {table: seen[-1].tables[table].rows for table in seen[-1].tables} == {
+        table: whole.tables[table].rows for table in whole.tables
+    }
+    onsets = {finding.where.line for report in seen for finding in report.findings if finding.rule == "N106"}
     assert onsets == {the(whole, "N106").where.line}
+
+
+@pytest.mark.parametrize("run", ["fault-off-by-one-layers", "fault-embed-captured-wide-fc", "fault-verify-last"])
+def test_small_batches_say_what_one_says(run):
+    """However a log is cut, every rule looks at as much and finds the same."""
+    data, said = real_bytes(run), []
+    for step in (None, len(data) // 40):
+        asked = Asked(Checker(DRAFT))
+        for batch in batches(data, step=step):
+            asked.add(batch)
+        said.append(asked.report(Context()).as_dict())
+    assert said[0] == said[1]
 
 
 def test_ranks_in_a_file_each(tmp_path):

@@ -6,22 +6,39 @@ one.
 
 from __future__ import annotations
 
-from collections import Counter
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import polars as pl
 
 from logscope.contract import DEFAULT_STATES
 from logscope.model import Finding, Place, states
-from logscope.queries.setup import GRAPHS
 from logscope.queries.words import count, layer_list, source_name, whole_numbers
-from logscope.rules.base import Checked, Onset, Rule, at_fault, is_embedding, pass_name, register, source_of
+from logscope.rules.evidence import (
+    DRAFT_EXTEND,
+    EMBED,
+    EXTEND,
+    SERVING,
+    VERIFY,
+    First,
+    Onset,
+    Seen,
+    add,
+    at_fault,
+    distinct,
+    pass_name,
+)  # fmt: skip
+from logscope.rules.norms import sums_of
+from logscope.rules.registry import Checked, rule
 from logscope.versions import default_layers
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from logscope.contract import Reading
-    from logscope.model import ForwardPass, Payload, Segment, ServerEvent
-    from logscope.rules.base import Scene, View
+    from logscope.model import Payload, Segment
+    from logscope.rules.evidence import Array, Life, View
 
 _MOST_SETS = 64
 # Signs of rounds between two printed extends before silent verifies are believed in; and where verifies were printed
@@ -32,203 +49,260 @@ _STOPPED = 8
 _MIXED = 3
 
 
-class _Stop:
-    """What came after a scheduler's last verify: rounds of the draft, the first of them, an extend behind that."""
-
-    __slots__ = ("extend", "first", "rounds", "verify")
-
-    def __init__(self, verify: ForwardPass) -> None:
-        self.verify = verify
-        self.rounds = 0
-        self.first: Place | None = None
-        self.extend: Place | None = None
+# ------------------------------------------------------------------------------------------------- verifies without
 
 
-@register(
+@dataclass
+class Silence:
+    """Signs of rounds of which no verify is printed, between extends that print captures.
+
+    before, between, after
+        signs up to the first extend with captures, between extends, behind the last one; None: there is none.
+    """
+
+    extend: tuple[Place, Place] | None = None  # first and last
+    before: tuple[int, Place | None] = (0, None)
+    between: tuple[int, Place | None, Place | None] = (0, None, None)  # signs, the first, the extend behind it
+
+    after: tuple[int, Place | None] = (0, None)
+
+    def __add__(self, other: Silence) -> Silence:
+        """Return both as one."""
+        if self.extend is None or other.extend is None:
+            if self.extend is None and other.extend is None:
+                return Silence(before=_more(self.before, other.before))
+            if self.extend is None:
+                return replace(other, before=_more(self.before, other.before))
+            return replace(self, after=_more(self.after, other.before))
+        gap = _more(self.after, other.before)
+        between = max(self.between, (*gap, other.extend[0]), other.between, key=lambda one: one[0] >= _SIGNS)
+        return Silence((self.extend[0], other.extend[1]), self.before, between, other.after)
+
+
+def _more(one: tuple[int, Place | None], other: tuple[int, Place | None]) -> tuple[int, Place | None]:
+    return one[0] + other[0], one[1] or other[1]
+
+
+@dataclass
+class Stop:
+    """What came after a scheduler's last verify: rounds of the draft, the first of them, the extend behind that."""
+
+    verify: Seen | None = None
+    rounds: int = 0
+    first: Place | None = None
+    extends: tuple[Place, ...] = ()  # the first and the last with captures, behind the verify
+
+    def __add__(self, other: Stop) -> Stop:
+        """Return both as one."""
+        if other.verify is not None:
+            return other
+        extends = self.extends + other.extends
+        return Stop(self.verify, self.rounds + other.rounds, self.first or other.first, (*extends[:1], *extends[-1:]))
+
+    @property
+    def extend(self) -> Place | None:
+        """The extend that shows that prints go on behind the rounds."""
+        return next((one for one in self.extends if self.first is not None and one.line > self.first.line), None)
+
+
+@rule(
     "H101",
     "none-in-verify",
     "error",
     group="captures",
     needs="verify passes of real requests, or rounds of the draft around them, outside CUDA graphs",
+    message="Verify passes have no hidden capture, and no CUDA graph explains it.",
+    expected="hidden captures in every verify",
+    actual="none",
+    evidence="{onset}",
+    help="the target captures in extend only: look at the condition around its capture code",
 )
-class NoneInVerify(Rule):
+def none_in_verify(view: View) -> dict[str, Any]:
     """Serving verify passes have no hidden capture, and no graph explains it."""
-
-    def __init__(self, scene: Scene) -> None:
-        super().__init__(scene)
-        self._onset = Onset()
-        self._graph = False
-        # Signs of rounds since the last printed target pass: statistics lines, draft_extends without a verify.
-        self._signs = 0
-        self._first_sign: Place | None = None
-        self._any_verify = False
-        self._extends = 0
-        self._silent: tuple[Place, Place] | None = None
-        self._stops: dict[tuple[Any, ...], _Stop] = {}
-        # Whether the target's own lines are printed at all: where none is, a missing one says nothing.
-        self._printed = False
-
-    def see(self, view: View) -> None:
-        """Look for captures in a verify pass; for rounds that no target pass belongs to."""
-        item = view.item
-        self._printed = self._printed or bool(view.captures) or "forward_end" in view.first
-        if item.during != "serving":
-            return
-        if item.role == "draft":
-            # A second draft_extend without a target pass between them: a verify ran and printed nothing.
-            if item.phase == "draft_extend" and (view.order or 0) > 0:
-                self._sign(item.place)
-                if (stop := self._stops.get(item.group)) is not None:
-                    stop.rounds += 1
-                    stop.first = stop.first or item.place
-            return
-        if item.phase != "extend":
-            self._any_verify = True
-            self._stops[item.group] = _Stop(item)
-        if item.phase == "verify" and item.complete:
-            self.looked += 1
-            if view.captures:
-                self._onset.good(item)
-            elif view.clean:
-                self._onset.fault(item)
-        elif item.phase == "extend" and view.captures and item.complete:
-            # Prints go on after the silent rounds, so they were not simply switched off.
-            if self._extends and self._signs >= _SIGNS and self._first_sign is not None:
-                self._silent = self._silent or (self._first_sign, item.place)
-            if (stop := self._stops.get(item.group)) is not None and stop.first is not None:
-                stop.extend = stop.extend or item.place
-            self._extends += 1
-        self._signs, self._first_sign = 0, None
-
-    def _sign(self, place: Place) -> None:
-        self._signs += 1
-        self._first_sign = self._first_sign or place
-
-    def server(self, event: ServerEvent) -> None:
-        """Take a statistics line: rounds were run; with or without a graph."""
-        fields = event.payload.fields
-        if event.payload.event != "decode_stats" or event.during != "serving":
-            return
-        if any(fields.get(name) is True for name in GRAPHS):
-            self._graph = True
-        elif fields.get("accept_len") is not None and fields.get("cuda_graph") is False:
-            self._sign(event.place)
-
-    def findings(self) -> Iterator[Finding]:
-        """Answer when most verify passes have no capture, or none is printed at all."""
-        graphs = self.scene.segment.graphs_captured
-        if self._onset and self._printed and not graphs and self._onset.bad * 2 > self._onset.since:
-            yield self.finding(
-                "Verify passes have no hidden capture, and no CUDA graph explains it.",
-                self._onset.place,
-                onset=self._onset,
-                expected="hidden captures in every verify",
-                actual="none",
-                evidence=self._onset.words,
-                help="the target captures in extend only: look at the condition around its capture code",
-            )
-        elif self._silent is not None and not (self._any_verify or self._graph or graphs):
-            first, last = self._silent
-            yield self.finding(
-                "Extends print hidden captures, verifies print none, and the rounds ran without CUDA graphs.",
-                first,
-                severity="warning",
-                expected="hidden captures in every verify",
-                actual="no verify is printed",
-                evidence=f"rounds were run at {first}, and the next extend at {last} prints captures again",
-                help="the target captures in extend only, or its prints stand in the extend branch only",
-            )
-        elif (stop := self._stopped()) is not None and not (self._graph or graphs):
-            where = source_name(stop.verify.group)
-            yield self.finding(
-                f"No verify is printed any more from {stop.first} on, while the draft's rounds and extends go on.",
-                stop.first,
-                severity="warning",
-                expected="hidden captures in every verify",
-                actual=f"{count(stop.rounds, 'round')} of the draft without one",
-                evidence=f"the last verify is pass {stop.verify.number} ({stop.verify.place}); the next extend at"
-                f" {stop.extend} prints captures again, and the rounds ran without CUDA graphs"
-                f"{f'; in {where}' if where and len(self._stops) > 1 else ''}",
-                help="something switches captures, or their prints, off in verify while the server runs",
-            )
-
-    def _stopped(self) -> _Stop | None:
-        """Return since when one scheduler prints extends and rounds of the draft, and no verify to the end."""
-        stops = self._stops.values() if self._printed else ()
-        return next((stop for stop in stops if stop.rounds >= _STOPPED and stop.extend is not None), None)
-
-    def checked(self) -> Checked:
-        """Verify passes looked at."""
-        silent = self._silent is not None and not (self._any_verify or self._graph)
-        return Checked((self.looked if self._printed else 0) + silent)
-
-    def why_not(self) -> str:
-        """Graphs hide verifies; else nothing tells that there were any."""
-        if self._graph or self.scene.segment.graphs_captured:
-            return "verify passes ran in CUDA graphs, where nothing prints (L103)"
-        if self.looked and not self._printed:
-            return "no line of the target's own is in this log: captures are not printed at all"
-        return super().why_not()
+    serving = (view.during == SERVING) & ~view.piece
+    verify = serving & view.target & (view.phase == VERIFY) & (view.complete | (view.end >= 0))
+    has = view.captured > 0
+    part: dict[str, Any] = {"onset": view.onset(verify & (has | view.clean), ~has)}
+    other = serving & view.target & (view.phase != EXTEND)
+    extend = serving & view.target & (view.phase == EXTEND) & has & view.complete
+    # A second draft_extend behind one joined state: a verify ran and printed nothing.
+    told = view.passes["due_line"].is_not_null().to_numpy() & ~view.passes["due_fresh"].to_numpy()
+    second = serving & ~view.target & (view.phase == DRAFT_EXTEND) & told
+    lines = view.server.filter((pl.col("event") == "decode_stats") & (pl.col("during") == "serving"))
+    part["graph"] = bool(lines["graph"].any())
+    eager = lines.filter((pl.col("graph") == False) & pl.col("accept_len").is_not_null())["line"].to_list()  # noqa: E712
+    part["verify"] = bool(other.any())
+    part["silence"] = _silence(view, np.flatnonzero(second), eager, np.flatnonzero(extend))
+    stops = {}
+    for group in np.unique(view.group[serving]).tolist():
+        mine = view.group == group
+        last = np.flatnonzero(other & mine)
+        start = int(last[-1]) if len(last) else -1
+        rounds = np.flatnonzero(second & mine & (np.arange(view.size) > start))
+        after = np.flatnonzero(extend & mine & (np.arange(view.size) > start))
+        if len(rounds):
+            # Of the extends the first behind the first round tells; it stands first in the pair.
+            after = after[after > rounds[0]] if start >= 0 and (after > rounds[0]).any() else after
+        places = [view.seen(int(row)).place for row in after.tolist()]
+        stops[view.tables.groups[group]] = Stop(
+            view.seen(start) if start >= 0 else None,
+            len(rounds),
+            view.seen(int(rounds[0])).place if len(rounds) else None,
+            (*places[:1], *places[1:][-1:]),
+        )
+    part["stops"] = stops
+    return part
 
 
-@register(
+def _silence(view: View, rounds: Array, eager: list[int], extends: Array) -> Silence:
+    signs = sorted([*view.line[rounds].tolist(), *eager])
+    if not len(extends):
+        return Silence(before=(len(signs), Place(view.file, signs[0]) if signs else None))
+    places = view.line[extends]
+    parts = np.searchsorted(places, signs)
+    found = Silence((Place(view.file, int(places[0])), Place(view.file, int(places[-1]))))
+    by: dict[int, list[int]] = {}
+    for part, line in zip(parts.tolist(), signs, strict=True):
+        by.setdefault(part, []).append(line)
+    for part, lines in by.items():
+        said = (len(lines), Place(view.file, lines[0]))
+        if part == 0:
+            found.before = said
+        elif part == len(places):
+            found.after = said
+        elif found.between[0] < _SIGNS:
+            found.between = (*said, Place(view.file, int(places[part])))
+    return found
+
+
+@none_in_verify.answer
+def _(part: dict[str, Any], life: Life) -> Iterator[Finding]:
+    onset, graphs = part["onset"], life.segment.graphs_captured or part["graph"]
+    printed = life.fact("target_lines")
+    if onset.first is not None and printed and not life.segment.graphs_captured and onset.bad * 2 > onset.since:
+        yield none_in_verify.told(onset)
+        return
+    said: dict[str, Any] = {"severity": "warning", "expected": none_in_verify.says["expected"]}
+    if graphs:
+        return
+    signs, first, last = part["silence"].between
+    if signs >= _SIGNS and not part["verify"]:
+        yield none_in_verify.finding(
+            "Extends print hidden captures, verifies print none, and the rounds ran without CUDA graphs.",
+            first,
+            actual="no verify is printed",
+            evidence=f"rounds were run at {first}, and the next extend at {last} prints captures again",
+            help="the target captures in extend only, or its prints stand in the extend branch only",
+            **said,
+        )
+        return
+    stops = part["stops"].values() if printed else ()
+    stop = next((one for one in stops if one.verify and one.rounds >= _STOPPED and one.extend is not None), None)
+    if stop is not None:
+        where = source_name(stop.verify.source)
+        yield none_in_verify.finding(
+            f"No verify is printed any more from {stop.first} on, while the draft's rounds and extends go on.",
+            stop.first,
+            actual=f"{count(stop.rounds, 'round')} of the draft without one",
+            evidence=f"the last verify is pass {stop.verify.number} ({stop.verify.place}); the next extend at"
+            f" {stop.extend} prints captures again, and the rounds ran without CUDA graphs"
+            f"{f'; in {where}' if where and len(part['stops']) > 1 else ''}",
+            help="something switches captures, or their prints, off in verify while the server runs",
+            **said,
+        )
+
+
+@none_in_verify.checked
+def _(part: dict[str, Any], life: Life) -> Checked:
+    silent = part["silence"].between[0] >= _SIGNS and not part["verify"] and not part["graph"]
+    return Checked((part["onset"].seen if life.fact("target_lines") else 0) + silent)
+
+
+@none_in_verify.why_not
+def _(part: dict[str, Any], life: Life) -> str | None:
+    if part["graph"] or life.segment.graphs_captured:
+        return "verify passes ran in CUDA graphs, where nothing prints (L103)"
+    if part["onset"].seen:
+        return "no line of the target's own is in this log: captures are not printed at all"
+    return None
+
+
+# ----------------------------------------------------------------------------------------------------------- the mode
+
+
+@rule(
     "H102",
     "hidden-mode",
     "error",
     group="captures",
     needs="the joined state of a target pass with its capture_hidden_mode, or with fewer rows than its captures",
+    message="The target's{what} passes keep hidden states in mode {name} where the draft needs FULL{kept}.",
+    expected="FULL",
+    actual="{name}",
+    evidence="{onset}",
+    help="the draft reads a state for every token: use FULL for target extend and verify",
 )
-class HiddenMode(Rule):
+def hidden_mode(view: View) -> dict[str, Onset]:
     """capture_hidden_mode is not FULL where the draft needs every row: in target extend and verify."""
+    mode = view.table["mode"]
+    numeric = mode.str.contains(r"^\d+$")
+    place = np.maximum(view.join, 0)
 
-    def __init__(self, scene: Scene) -> None:
-        super().__init__(scene)
-        self._onsets: dict[str, Onset] = {}
+    def of(column: pl.Series) -> Array:
+        flags = column.fill_null(value=False).to_numpy()
+        found: Array = (view.join >= 0) & (flags[place] if len(flags) else np.False_)
+        return found
 
-    def see(self, view: View) -> None:
-        """Look at the mode of a target pass's join; a mode that is printed as a number is confirmed by rows."""
-        item, join = view.item, view.join
-        if item.role != "target" or join is None or not view.judged or not self.scene.is_eagle3:
-            return
-        mode = join.payload.mode
-        rows = view.captures[0].payload.rows if view.captures else item.rows
-        have = join.payload.rows
-        fewer = rows is not None and have is not None and have < rows
-        if mode is not None and not mode.isdigit():
-            fault = mode not in ("FULL", "2")
-        elif rows is not None and have is not None and not self.scene.rows_may_differ:
-            fault = fewer
-        else:
-            return
-        self.looked += 1
-        onset = self._onsets.setdefault(item.phase, Onset())
-        if fault:
-            onset.fault(item, join, (mode, rows, have))
-        else:
-            onset.good(item)
+    named, full = of(mode.is_not_null() & ~numeric), of(mode == "FULL")
+    have = view.taken(view.join)["rows"]
+    rows = np.where(view.captured > 0, view.taken(view.capture(np.zeros(view.size, np.int64)))["rows"], view.rows)
+    sized = (rows >= 0) & (have >= 0) & (not view.segment.server_args.get("enable_dp_attention"))
+    # A mode that is printed as a number is confirmed by rows.
+    bad = np.where(named, ~full, have < rows)
+    looked = view.target & (view.join >= 0) & view.judged & (named | sized)
 
-    def findings(self) -> Iterator[Finding]:
-        """Answer once for each phase."""
-        for phase, onset in self._onsets.items():
-            if not onset:
-                continue
-            mode, rows, have = onset.detail
-            name = mode if mode is not None and not mode.isdigit() else f"{mode or 'a mode'} that keeps fewer rows"
-            kept = f": {count(have, 'row')} of {rows} kept" if rows is not None and have is not None else ""
-            if have is not None and have == rows:
-                kept = f"; all {count(rows, 'row')} stand in the join all the same" if rows != 1 else ""
-            what = "" if phase == "unknown" else f" {phase}"
-            yield self.finding(
-                f"The target's{what} passes keep hidden states in mode {name} where the draft needs FULL{kept}.",
-                onset.place,
-                onset=onset,
-                expected="FULL",
-                actual=name,
-                evidence=onset.words,
-                help="the draft reads a state for every token: use FULL for target extend and verify",
-            )
+    def detail(row: int) -> dict[str, Any]:
+        printed, kept = view.mode(int(view.join[row])), ""
+        said = (
+            printed if printed is not None and not printed.isdigit() else f"{printed or 'a mode'} that keeps fewer rows"
+        )
+        if rows[row] >= 0 and have[row] >= 0:
+            kept = f": {count(int(have[row]), 'row')} of {rows[row]} kept"
+            if have[row] == rows[row]:
+                same = count(int(rows[row]), "row")
+                kept = f"; all {same} stand in the join all the same" if rows[row] != 1 else ""
+        phase = view.seen(row).phase
+        return {"what": "" if phase == "unknown" else f" {phase}", "name": said, "kept": kept}
+
+    line = view.taken(view.join)["line"]
+    phases = np.unique(view.phase[looked]).tolist()
+    found = {phase: view.onset(looked & (view.phase == phase), bad, line, detail) for phase in phases}
+    return dict(sorted(found.items(), key=lambda pair: pair[1].first.place.line if pair[1].first else 0))
 
 
+@hidden_mode.answer
+def _(part: dict[str, Onset], life: Life) -> Iterator[Finding]:
+    for onset in part.values() if life.is_eagle3 else ():
+        yield from hidden_mode.first_fault(onset, life)
+
+
+@hidden_mode.checked
+def _(part: dict[str, Onset], life: Life) -> Checked:
+    return Checked(sum(onset.seen for onset in part.values()) if life.is_eagle3 else 0)
+
+
+# --------------------------------------------------------------------------------------------------------- the layers
+
+
+class _Layers(NamedTuple):
+    """The decoder layers one pass captured, sorted; ``twice`` more than once; ``rising``: printed in layer order."""
+
+    layers: tuple[int, ...]
+    twice: tuple[int, ...] = ()
+    rising: bool = True
+
+
+@dataclass
 class _Set:
     """All passes that captured one set of layers.
 
@@ -236,18 +310,434 @@ class _Set:
     had been looked at.
     """
 
-    __slots__ = ("before", "count", "first", "lines", "phases", "place", "sources", "start", "states")
+    count: int
+    first: Seen
+    start: int
+    before: dict[_Layers, Seen]
+    states: int | None
+    lines: list[int]
+    sources: set[tuple[Any, ...]]
+    phases: dict[str, int]
+    last: dict[tuple[Any, ...], Seen]
 
-    def __init__(self, view: View, before: dict[_Layers, tuple[int, Place]], start: int) -> None:
-        self.count = 0
-        self.first = view.item
-        self.place = Place(view.item.file, view.records[0].line)
-        self.before = before
-        self.start = start
-        self.states = view.num_aux
-        self.lines = [record.line for record in view.all_captures]
-        self.sources: set[tuple[Any, ...]] = set()
-        self.phases: Counter[str] = Counter()
+    @property
+    def place(self) -> Place:
+        """Where its first pass begins."""
+        return self.first.place
+
+
+@dataclass
+class Sets:
+    """What H103 keeps: passes looked at, by pipeline rank every set of layers, and what one writer alone captured."""
+
+    looked: int = 0
+    stages: dict[int | None, dict[_Layers, _Set]] = field(default_factory=dict)
+    alone: dict[tuple[_Layers, _Layers], Onset] = field(default_factory=dict)
+
+    def __add__(self, other: Sets) -> Sets:
+        """Return both as one."""
+        stages = {stage: dict(sets) for stage, sets in self.stages.items()}
+        for stage, sets in other.stages.items():
+            mine = stages.setdefault(stage, {})
+            latest = _latest(mine)
+            for key, new in sets.items():
+                old = mine.get(key)
+                if old is None and len(mine) < _MOST_SETS:
+                    mine[key] = replace(
+                        new, start=self.looked + new.start, before={**latest.get(new.first.source, {}), **new.before}
+                    )
+                elif old is not None:
+                    mine[key] = replace(
+                        old,
+                        count=old.count + new.count,
+                        sources=old.sources | new.sources,
+                        phases=add(old.phases, new.phases),
+                        last={**old.last, **new.last},
+                    )
+        return Sets(self.looked + other.looked, stages, add(self.alone, other.alone))
+
+
+def _latest(sets: dict[_Layers, _Set]) -> dict[tuple[Any, ...], dict[_Layers, Seen]]:
+    """Return by source its last pass with each set."""
+    found: dict[tuple[Any, ...], dict[_Layers, Seen]] = {}
+    for key, one in sets.items():
+        for source, seen in one.last.items():
+            found.setdefault(source, {})[key] = seen
+    return found
+
+
+@rule(
+    "H103",
+    "layers",
+    "error",
+    group="captures",
+    needs="captures with their layer numbers, and a contract that names layers (or a set that changes during the run)",
+    message="One writer captures other layers than the rest: {words}.",
+    expected="{expected}",
+    actual="{actual}",
+    evidence="{onset}",
+    help="one rank runs other code or reads another config: compare its layer ids with the others'",
+)
+def layer_set(view: View) -> Sets:
+    """The captured layers are not those of the contract, or change during the run."""
+    made = Sets()
+    stages = [group[2] for group in view.tables.groups]
+    staged = (
+        np.array([stage is not None for stage in stages], np.bool_)[np.maximum(view.group, 0)] if stages else view.edge
+    )
+    # Without its end or its join a pass is a single print, or a piece of the next one.
+    whole = (view.join >= 0) | (view.end >= 0) | staged
+    looked = view.target & (view.captured > 0) & view.judged & view.clean & whole
+    rows = np.flatnonzero(looked)
+    made.looked = len(rows)
+    if not len(rows):
+        return made
+    asked = view.contract is not None and any(0 in reading.layers for reading in view.contract.readings())
+    mine = _decoders(view, view.layers, asked=asked)
+    copies = view.taken(view.captures)["copies"] // np.maximum(view.expected, 1)[:, None]
+    sets, which = distinct(np.concatenate([mine, np.where(mine >= 0, copies, -1)], axis=1)[rows])
+    del sets
+    for number in np.unique(which).tolist():
+        mask = which == number
+        members = rows[mask]
+        first = int(members[0])
+        order = [
+            layer
+            for layer, times in zip(mine[first].tolist(), copies[first].tolist(), strict=True)
+            if layer >= 0
+            for _ in range(max(1, times))
+        ]
+        once = list(dict.fromkeys(order))
+        twice = tuple(sorted(layer for layer in once if order.count(layer) > 1))
+        key = _Layers(tuple(sorted(once)), twice, once == sorted(once))
+        _enter(view, made, key, members, int(np.flatnonzero(mask)[0]), stages)
+    _befores(view, made, rows, which)
+    if view.differing.height:
+        made.alone = _alone(view, looked, mine, asked=asked)
+    return made
+
+
+def _decoders(view: View, layers: Array, *, asked: bool) -> Array:
+    """Return the decoder layers of each pass, -1 elsewhere.
+
+    The embedding is H104's, unless the contract asks for it; a state that is printed and not joined is none.
+    """
+    embeds = (layers == 0) & (not asked or ((view.states > 0) & (view.states < view.captured))[:, None])
+    return np.where(embeds, -1, layers)
+
+
+def _enter(view: View, made: Sets, key: _Layers, members: Array, start: int, stages: Sequence[Any]) -> None:
+    """Add the passes of one set, by pipeline rank."""
+    of_stage = [stages[group] for group in view.group[members].tolist()]
+    for stage in dict.fromkeys(of_stage):
+        own = members[[one == stage for one in of_stage]]
+        first = int(own[0])
+        phases = np.unique(view.phase[own], return_counts=True)
+        last = {view.tables.groups[int(view.group[row])]: int(row) for row in own.tolist()}
+        names = {int(phase): view.seen(int(own[view.phase[own] == phase][0])).phase for phase in phases[0]}
+        seen = view.seen(first, int(view.records["line"][view.first[first]]))
+        mine = made.stages.setdefault(stage, {})
+        if key in mine or len(mine) >= _MOST_SETS:
+            continue
+        mine[key] = _Set(
+            len(own),
+            seen,
+            start,
+            {},
+            int(view.states[first]) if view.states[first] > 0 else None,
+            view.records["line"][view.captures[first][: view.captured[first]]].tolist(),
+            set(last),
+            {names[int(phase)]: int(times) for phase, times in zip(*phases, strict=True)},
+            {source: view.seen(row) for source, row in last.items()},
+        )
+
+
+def _befores(view: View, made: Sets, rows: Array, which: Array) -> None:
+    """Note for every set the last pass of each other one before its first, from the same source."""
+    if len(np.unique(which)) < 2:
+        return
+    row_of = {int(view.number[row]): at for at, row in enumerate(rows.tolist())}
+    for sets in made.stages.values():
+        keys = {key: int(which[row_of[one.first.number]]) for key, one in sets.items() if one.first.number in row_of}
+        for key, one in sets.items():
+            at = row_of.get(one.first.number)
+            if at is None:
+                continue
+            group = view.group[rows[at]]
+            for other, number in keys.items():
+                mine = np.flatnonzero((which[:at] == number) & (view.group[rows[:at]] == group))
+                if len(mine) and other != key:
+                    one.before[other] = view.seen(int(rows[mine[-1]]))
+
+
+def _alone(view: View, looked: Array, mine: Array, *, asked: bool) -> dict[tuple[_Layers, _Layers], Onset]:
+    """Return where one writer captures other layers than the rest: in the places of theirs."""
+    theirs = _decoders(view, view.taken(view.captures, others=True)["layer"], asked=asked)
+    parted = looked & view.full & (theirs != mine).any(axis=1)
+    found: dict[tuple[_Layers, _Layers], Onset] = {}
+    for row in np.flatnonzero(parted).tolist():
+        pair = tuple(
+            _Layers(tuple(sorted(layer for layer in one[row].tolist() if layer >= 0))) for one in (mine, theirs)
+        )
+        if pair in found or len(found) >= _MOST_SETS:
+            continue
+        same = parted & (mine == mine[row]).all(axis=1) & (theirs == theirs[row]).all(axis=1)
+        places = view.captures[row][: view.captured[row]]
+        place = int(places[view.parted[places]][0])
+        line = int(view.others["line"][place])
+        onset = view.onset(
+            looked, same, np.full(view.size, line), lambda _row, place=place: {"writers": view.writers(place)}
+        )  # type: ignore[misc]
+        found[pair[0], pair[1]] = onset
+    return found
+
+
+@layer_set.answer
+def _(part: Sets, life: Life) -> Iterator[Finding]:
+    if part.stages:
+        yield from _LayerSet(part, life).findings()
+
+
+@layer_set.checked
+def _(part: Sets, life: Life) -> Checked:
+    every = list(dict.fromkeys(one.layers for sets in part.stages.values() for one in sets))
+    worth = part.looked if life.contract is not None or len(every) > 1 or part.looked > 1 else 0
+    return Checked(worth, "pass", "; ".join(map(layer_list, every[:4])) or None)
+
+
+class _LayerSet:
+    """What the sets of one life say."""
+
+    def __init__(self, part: Sets, life: Life) -> None:
+        self.part, self.life = part, life
+        self.readings = life.readings
+        self.phases: dict[str, int] = {}
+        for sets in part.stages.values():
+            for one in sets.values():
+                self.phases = add(self.phases, one.phases)
+
+    def reference(self, sets: dict[_Layers, _Set]) -> _Layers:
+        """Return what the run is measured by: the set the contract asks for, else what the run begins with.
+
+        A single pass that lacks layers comes after the others: the first pass may be the odd one. The most frequent set
+        is no measure: after a fault it is the faulty one.
+        """
+        asked = {reading.layers for reading in self.readings}
+        most = max(len(one.layers) for one in sets)
+
+        def odd(one: _Layers) -> bool:
+            lacks = len(one.layers) < most and len(one.layers) != DEFAULT_STATES
+            return sets[one].count == 1 and (lacks or bool(one.twice) or not one.rising)
+
+        return min(sets, key=lambda one: (one.layers not in asked or bool(one.twice), odd(one), sets[one].start))
+
+    def usual(self) -> Usual | None:
+        """Return what this server life captures, to be compared with the lives before and after it."""
+        if len(self.part.stages) != 1:
+            return None  # a pipeline's layers are known only when all its ranks are
+        (sets,) = self.part.stages.values()
+        main = self.reference(sets)
+        return Usual(self.life.segment, main.layers, sets[main].place)
+
+    def findings(self) -> Iterator[Finding]:
+        """Answer for the run's first set against the contract, then for every set that differs from it."""
+        stages = self.part.stages
+        usual = {stage: self.reference(sets) for stage, sets in stages.items()}
+        seen = min((stages[stage][one] for stage, one in usual.items()), key=lambda one: one.place.line)
+        main = next(iter(usual.values()))
+        if len(usual) > 1:
+            main = _Layers(tuple(sorted({layer for one in usual.values() for layer in one.layers})))
+        writer = self._writer(main)
+        if writer is None or not any(main.layers == reading.layers for reading in self.readings):
+            yield from self._against_contract(main, seen)
+        if writer is not None:
+            yield writer
+            return
+        for stage, sets in stages.items():
+            yield from self._changes(usual[stage], sets)
+
+    def _writer(self, main: _Layers) -> Finding | None:
+        """Answer for one writer that captures other layers than the rest, in the same passes."""
+        found = [(pair, onset) for pair, onset in self.part.alone.items() if onset.first is not None]
+        if not found or not self.life.copies_known:
+            return None
+        pair, onset = min(found, key=lambda one: one[1].first.place.line)
+        good, bad = pair if pair[1] != main else (pair[1], pair[0])
+        first = onset.first or Seen(Place("", 0), 0, "", "", ())
+        words = _compare(bad.layers, good.layers)
+        detail = {**first.detail, "words": words, "expected": layer_list(good.layers), "actual": layer_list(bad.layers)}
+        # Which of two sets is one writer's is the print's to say, so the same passes count whichever it is.
+        every = add(self.part.alone.get(pair), self.part.alone.get((pair[1], pair[0])))
+        every = replace(
+            every, bad=every.bad, seen=max(onset.seen, self.part.looked), first=first._replace(detail=detail)
+        )
+        return layer_set.told(every, alone=True)
+
+    def _changes(self, main: _Layers, sets: dict[_Layers, _Set]) -> Iterator[Finding]:
+        others = sorted((pair for pair in sets.items() if pair[0] != main), key=lambda pair: pair[1].place.line)
+        twice = sum(seen.count for other, seen in others if other.twice)
+        less = sum(seen.count for other, seen in others if len(other.layers) < len(main.layers))
+        if twice >= _MIXED and less >= _MIXED:
+            yield layer_set.finding(
+                f"In {count(twice + less, 'target pass', 'target passes')} layers are missing or stand twice: several"
+                " writers print unmarked into this log, and their passes cannot be told apart.",
+                others[0][1].place,
+                severity="note",
+                help="give each rank a prefix or a file of its own to have its layers checked",
+            )
+            return
+        if main.twice:
+            yield self._twice(main, sets[main])
+        latest = _latest(sets)
+        for other, seen in others:
+            yield self._change(main, other, seen, latest)
+
+    def _twice(self, main: _Layers, seen: _Set) -> Finding:
+        """Answer for a run whose usual passes print a layer more than once, by one writer."""
+        return layer_set.finding(
+            f"{layer_list(main.twice).capitalize()} {'is' if len(main.twice) == 1 else 'are'} captured twice (extra) in"
+            " every pass of one writer.",
+            seen.place,
+            expected=layer_list(main.layers),
+            actual=f"{layer_list(main.layers)}, {layer_list(main.twice)} twice",
+            evidence=f"{self._share(seen)}; captures at lines {', '.join(map(str, seen.lines))}",
+            help="the capture, or its print, runs twice in a forward",
+        )
+
+    def _against_contract(self, main: _Layers, seen: _Set) -> Iterator[Finding]:
+        contract, life = self.life.contract, self.life
+        if contract is None:
+            return
+        era, readings, target = life.era, self.readings, life.watch.target_type
+        if not readings:
+            yield from self._default(main, seen)
+            return
+        if any(main.layers == reading.layers for reading in readings):
+            if len(readings) > 1:
+                yield self._either(
+                    main,
+                    seen,
+                    readings,
+                    f"{era.how}{'' if target else '; no line names the target' + chr(39) + 's class'}",
+                )
+            return
+        other = next((reading for reading in contract.readings(None, target) if reading.layers == main.layers), None)
+        expected = readings[0]
+        how = "" if era.era is None or expected.era is None else f" ({era.how})"
+        yield layer_set.finding(
+            f"The captured layers are not the contract's: {_compare(main.layers, expected.layers)}.",
+            seen.place,
+            severity="warning" if other is not None else "error",
+            expected=" or ".join(layer_list(reading.layers) for reading in readings),
+            actual=layer_list(main.layers),
+            evidence=f"{self._share(seen)}; {expected.why}{how}",
+            help=self._advice(main, other),
+        )
+
+    def _either(self, main: _Layers, seen: _Set, readings: Sequence[Reading], how: str) -> Finding:
+        fits = next(reading for reading in readings if reading.layers == main.layers)
+        misses = next(reading for reading in readings if reading.layers != main.layers)
+        return layer_set.finding(
+            f"The captured layers fit the contract if this is {fits.when}; {misses.when} should capture"
+            f" {layer_list(misses.layers)}.",
+            seen.place,
+            severity="note",
+            expected=f"{layer_list(fits.layers)} ({fits.when}), {layer_list(misses.layers)} ({misses.when})",
+            actual=layer_list(main.layers),
+            evidence=f"{how}; {self._share(seen)}",
+            help="the same ids mean other layers there, silently: write aux_layers in the contract, or give"
+            " --sglang-version where only that is open",
+        )
+
+    def _default(self, main: _Layers, seen: _Set) -> Iterator[Finding]:
+        """Compare with the layers SGLang takes when the config names none: 2, n/2, n - 3."""
+        contract = self.life.contract
+        if contract is None or contract.states not in (None, DEFAULT_STATES) or not main.layers:
+            return
+        known = contract.target_num_hidden_layers
+        depth = known or main.layers[-1] + 3
+        if main.layers == default_layers(depth):
+            return
+        yield layer_set.finding(
+            "The contract names no layers, and the captured ones are not what SGLang takes then.",
+            seen.place,
+            severity="warning" if known else "note",
+            expected=layer_list(default_layers(depth))
+            if known
+            else "layers 2, n/2 and n - 3 of a target with n layers",
+            actual=layer_list(main.layers),
+            evidence=self._share(seen),
+            help="the draft's config.json should name eagle_aux_hidden_state_layer_ids under eagle_config",
+        )
+
+    def _advice(self, main: _Layers, other: Reading | None) -> str:
+        contract = self.life.contract
+        asked = contract.readings(None, self.life.watch.target_type) if contract is not None else ()
+        if contract is not None and any(set(one.layers) - set(main.layers) == {0} for one in asked):
+            if -1 in (contract.aux_layer_ids or ()):
+                return "SGLang 0.5.15 drops an id of -1 without a word: id 0 is the embedding there"
+            return "only the embedding is missing: compare the ids with the config.json the server loaded"
+        if main.layers and main.layers == default_layers(main.layers[-1] + 3):
+            hint = (
+                "these are the layers SGLang takes when the draft's config names none: ids that stand outside of"
+                " eagle_config are not read"
+            )
+            return hint if other is None else f"{hint}; or the contract's ids are meant as {other.when} reads them"
+        if other is not None:
+            return f"the ids are meant as {other.when} reads them: shift eagle_aux_hidden_state_layer_ids by one"
+        named = "aux_layers" if contract is not None and contract.aux_layers else "eagle_aux_hidden_state_layer_ids"
+        return f"compare {named} of the contract with the config.json the server loaded"
+
+    def _share(self, seen: _Set) -> str:
+        return f"{seen.count:,} of {count(self.part.looked, 'target pass', 'target passes')}"
+
+    def _change(self, main: _Layers, other: _Layers, seen: _Set, latest: Any) -> Finding:
+        missing = tuple(layer for layer in main.layers if layer not in other.layers)
+        extra = tuple(layer for layer in other.layers if layer not in main.layers)
+        parts = [_compare(other.layers, main.layers)] if missing or extra else []
+        if other.twice and not main.twice:
+            parts.append(f"{layer_list(other.twice)} captured twice (extra)")
+        if main.twice and not other.twice:
+            parts.append(f"{layer_list(main.twice)} captured once")
+        if other.rising != main.rising:
+            parts.append("printed in layer order again" if other.rising else "printed out of layer order")
+        lost = bool(missing) and not extra and seen.states == len(main.layers)
+        since = self.part.looked - seen.start
+        later = "" if seen.count == 1 else f"; {seen.count:,} of {since:,} since then"
+        good = seen.before.get(main)
+        before = "" if good is None else f"; the last good one before it is pass {good.number} ({good.place})"
+        words = ", ".join(parts) or layer_list(other.layers)
+        message = f"The captured layers change at {pass_name(seen.first)}: {words}."
+        phase = next(iter(seen.phases))
+        again = any(main in sets and sets[main].place.line > seen.place.line for sets in latest.values())
+        if len(seen.phases) == 1 < seen.count == self.phases[phase] and again and "unknown" not in self.phases:
+            # It is no change in time: a condition around the capture looks at the phase.
+            message = f"All {count(seen.count, f'{phase} pass', f'{phase} passes')} capture other layers: {words}."
+            later = before = ""
+        return layer_set.finding(
+            message,
+            seen.place,
+            severity="warning" if lost else "error",
+            expected=layer_list(main.layers),
+            actual=layer_list(other.layers) + (f", {layer_list(other.twice)} twice" if other.twice else ""),
+            evidence=f"{self._share(seen)}{later}; captures at lines {', '.join(map(str, seen.lines))}{before}"
+            f"{at_fault(seen.first, seen.sources, latest)}",
+            help="the joined state still has all of them: the line is missing in the log, not the state in the join"
+            if lost
+            else "something switches captures on and off while the server runs",
+        )
+
+
+def _compare(have: tuple[int, ...], want: tuple[int, ...]) -> str:
+    shifts = {one - other for one, other in zip(have, want, strict=False)}
+    if len(have) == len(want) and len(shifts) == 1:
+        by = shifts.pop()
+        return f"{layer_list(have)} are shifted by {'one' if abs(by) == 1 else abs(by)} from {layer_list(want)}"
+    parts = []
+    for name, layers in (("missing", set(want) - set(have)), ("extra", set(have) - set(want))):
+        if layers:
+            parts.append(f"{layer_list(sorted(layers))} {name}")
+    return "; ".join(parts)
 
 
 class Usual(NamedTuple):
@@ -258,13 +748,15 @@ class Usual(NamedTuple):
     place: Place
 
 
-def between_lives(lives: Iterable[Usual]) -> Iterator[Finding]:
+def between_lives(lives: Iterable[Life]) -> Iterator[Finding]:
     """Yield a note where two lives in a row of one file capture other layers for the draft of the same path.
 
     Each may be right by its own version of SGLang; the draft was trained on one of the two.
     """
     before: Usual | None = None
-    for life in sorted(lives, key=lambda one: (one.segment.file, one.segment.number)):
+    parts = [(life, life.parts.get("H103")) for life in lives]
+    usual = [_LayerSet(part, life).usual() for life, part in parts if part is not None and part.stages]
+    for life in sorted(filter(None, usual), key=lambda one: (one.segment.file, one.segment.number)):
         if before is not None and before.segment.file == life.segment.file and before.layers != life.layers:
             drafts = [one.segment.server_args.get("speculative_draft_model_path") for one in (before, life)]
             if drafts[0] is not None and drafts[0] == drafts[1]:
@@ -284,435 +776,136 @@ def between_lives(lives: Iterable[Usual]) -> Iterator[Finding]:
         before = life
 
 
-class _Layers(NamedTuple):
-    """The decoder layers one pass captured, sorted; ``twice`` more than once; ``rising``: printed in layer order."""
-
-    layers: tuple[int, ...]
-    twice: tuple[int, ...] = ()
-    rising: bool = True
+# ------------------------------------------------------------------------------------------- the embedding, the depth
 
 
-@register(
-    "H103",
-    "layers",
-    "error",
-    group="captures",
-    needs="captures with their layer numbers, and a contract that names layers (or a set that changes during the run)",
-)
-class LayerSet(Rule):
-    """The captured layers are not those of the contract, or change during the run."""
-
-    def __init__(self, scene: Scene) -> None:
-        super().__init__(scene)
-        # By pipeline rank, None where none is printed: each captures the layers it runs, together they are one target.
-        self._stages: dict[int | None, dict[_Layers, _Set]] = {}
-        self._phases: Counter[str] = Counter()
-        # By source: its last pass with each set.
-        self._latest: dict[tuple[Any, ...], dict[_Layers, tuple[int, Place]]] = {}
-        self._asked_embedding = scene.contract is not None and any(
-            0 in reading.layers for reading in scene.contract.readings()
-        )
-
-    def see(self, view: View) -> None:
-        """Take the layers of one target pass."""
-        item = view.item
-        if item.role != "target" or not view.all_captures or not view.judged or not view.clean:
-            return
-        stage = item.records[0].first[2].pp_rank
-        if view.join is None and "forward_end" not in view.first and stage is None:
-            return  # single prints, or a piece of the next pass
-        self.looked += 1
-        captured = self._layers(view)
-        sets = self._stages.setdefault(stage, {})
-        known = sets.get(captured)
-        latest = self._latest.setdefault(source_of(item), {})
-        if known is None and len(sets) < _MOST_SETS:
-            known = sets[captured] = _Set(view, {**latest}, self.looked - 1)
-        if known is not None:
-            known.count += 1
-            known.sources.add(source_of(item))
-            known.phases[item.phase] += 1
-            self._phases[item.phase] += 1
-            latest[captured] = (item.number, item.place)
-
-    def _layers(self, view: View) -> _Layers:
-        order: list[int] = []
-        joined = view.joined
-        for record in view.all_captures:
-            layer = record.payload.layer
-            # The embedding is H104's, unless the contract asks for it; a state that is printed and not joined is none.
-            if layer is None or (is_embedding(record.payload) and not self._asked_embedding):
-                continue
-            if layer == 0 and joined is not None and record not in joined:
-                continue
-            copies = record.copies // view.item.expected_copies if view.item.expected_copies else 1
-            order += [layer] * max(1, copies)
-        once = list(dict.fromkeys(order))
-        twice = tuple(sorted(layer for layer in once if order.count(layer) > 1))
-        return _Layers(tuple(sorted(once)), twice, once == sorted(once))
-
-    def _reference(self, sets: dict[_Layers, _Set]) -> _Layers:
-        """Return what the run is measured by: the set the contract asks for, else what the run begins with.
-
-        A single pass that lacks layers comes after the others: the first pass may be the odd one. The most frequent set
-        is no measure: after a fault it is the faulty one.
-        """
-        asked = {reading.layers for reading in self.scene.readings}
-        most = max(len(one.layers) for one in sets)
-
-        def odd(one: _Layers) -> bool:
-            lacks = len(one.layers) < most and len(one.layers) != DEFAULT_STATES
-            return sets[one].count == 1 and (lacks or bool(one.twice) or not one.rising)
-
-        return min(sets, key=lambda one: (one.layers not in asked or bool(one.twice), odd(one), sets[one].start))
-
-    def findings(self) -> Iterator[Finding]:
-        """Answer for the run's first set against the contract, then for every set that differs from it."""
-        if not self._stages:
-            return
-        usual = {stage: self._reference(sets) for stage, sets in self._stages.items()}
-        if len(usual) == 1:
-            (main,) = usual.values()
-            (seen,) = [sets[main] for sets in self._stages.values()]
-        else:
-            layers = sorted({layer for one in usual.values() for layer in one.layers})
-            main = _Layers(tuple(layers))
-            seen = min((self._stages[stage][one] for stage, one in usual.items()), key=lambda one: one.place.line)
-        yield from self._against_contract(main, seen)
-        for stage, sets in self._stages.items():
-            yield from self._changes(usual[stage], sets)
-
-    def usual(self) -> Usual | None:
-        """Return what this server life captures, to be compared with the lives before and after it."""
-        if len(self._stages) != 1:
-            return None  # a pipeline's layers are known only when all its ranks are
-        (sets,) = self._stages.values()
-        main = self._reference(sets)
-        return Usual(self.scene.segment, main.layers, sets[main].place)
-
-    def _changes(self, main: _Layers, sets: dict[_Layers, _Set]) -> Iterator[Finding]:
-        others = sorted((pair for pair in sets.items() if pair[0] != main), key=lambda pair: pair[1].first.line)
-        twice = sum(seen.count for other, seen in others if other.twice)
-        less = sum(seen.count for other, seen in others if len(other.layers) < len(main.layers))
-        if twice >= _MIXED and less >= _MIXED:
-            self.scene.lessened.append(self._mixed(twice + less, others[0][1]))
-            return
-        if main.twice:
-            yield self._twice(main, sets[main])
-        for other, seen in others:
-            yield self._change(main, other, seen)
-
-    def _twice(self, main: _Layers, seen: _Set) -> Finding:
-        """Answer for a run whose usual passes print a layer more than once, by one writer."""
-        return self.finding(
-            f"{layer_list(main.twice).capitalize()} {'is' if len(main.twice) == 1 else 'are'} captured twice (extra) in"
-            f" every pass of one writer.",
-            seen.place,
-            onset=Onset.of(seen.count, self.looked),
-            expected=layer_list(main.layers),
-            actual=f"{layer_list(main.layers)}, {layer_list(main.twice)} twice",
-            evidence=f"{self._share(seen)}; captures at lines {', '.join(map(str, seen.lines))}",
-            help="the capture, or its print, runs twice in a forward",
-        )
-
-    def _mixed(self, times: int, seen: _Set) -> Finding:
-        """Answer where passes both lack layers and have them twice: prints of several writers that look like one."""
-        return self.finding(
-            f"In {count(times, 'target pass', 'target passes')} layers are missing or stand twice: several writers"
-            " print unmarked into this log, and their passes cannot be told apart.",
-            seen.place,
-            severity="note",
-            help="give each rank a prefix or a file of its own to have its layers checked",
-        )
-
-    def _against_contract(self, main: _Layers, seen: _Set) -> Iterator[Finding]:
-        contract = self.scene.contract
-        if contract is None:
-            return
-        era, readings = self.scene.era, self.scene.readings
-        if not readings:
-            yield from self._default(main, seen)
-            return
-        if any(main.layers == reading.layers for reading in readings):
-            if len(readings) > 1:
-                yield self._either(main, seen, readings, era.how)
-            return
-        every = contract.readings(None, self.scene.watch.target_type)
-        other = next((reading for reading in every if reading.layers == main.layers), None)
-        expected = readings[0]
-        how = "" if era.era is None or expected.era is None else f" ({era.how})"
-        yield self.finding(
-            f"The captured layers are not the contract's: {self._compare(main.layers, expected.layers)}.",
-            seen.place,
-            severity="warning" if other is not None else self.severity,
-            expected=" or ".join(layer_list(reading.layers) for reading in readings),
-            actual=layer_list(main.layers),
-            evidence=f"{self._share(seen)}; {expected.why}{how}",
-            help=self._advice(main, other),
-        )
-
-    def _either(self, main: _Layers, seen: _Set, readings: Sequence[Reading], how: str) -> Finding:
-        fits = next(reading for reading in readings if reading.layers == main.layers)
-        misses = next(reading for reading in readings if reading.layers != main.layers)
-        return self.finding(
-            f"The captured layers fit the contract if this is {fits.when}; {misses.when} should capture"
-            f" {layer_list(misses.layers)}.",
-            seen.place,
-            severity="note",
-            expected=f"{layer_list(fits.layers)} ({fits.when}), {layer_list(misses.layers)} ({misses.when})",
-            actual=layer_list(main.layers),
-            evidence=f"{how}{self._class()}; {self._share(seen)}",
-            help="the same ids mean other layers there, silently: write aux_layers in the contract, or give"
-            " --sglang-version where only that is open",
-        )
-
-    def _class(self) -> str:
-        return "; no line names the target's class" if self.scene.watch.target_type is None else ""
-
-    def _default(self, main: _Layers, seen: _Set) -> Iterator[Finding]:
-        """Compare with the layers SGLang takes when the config names none: 2, n/2, n - 3."""
-        contract = self.scene.contract
-        if contract is None or contract.states not in (None, 3) or not main.layers:
-            return
-        depth = contract.target_num_hidden_layers or main.layers[-1] + 3
-        if main.layers == default_layers(depth):
-            return
-        known = contract.target_num_hidden_layers is not None
-        yield self.finding(
-            "The contract names no layers, and the captured ones are not what SGLang takes then.",
-            seen.place,
-            severity="warning" if known else "note",
-            expected=layer_list(default_layers(depth))
-            if known
-            else "layers 2, n/2 and n - 3 of a target with n layers",
-            actual=layer_list(main.layers),
-            evidence=self._share(seen),
-            help="the draft's config.json should name eagle_aux_hidden_state_layer_ids under eagle_config",
-        )
-
-    @staticmethod
-    def _compare(have: tuple[int, ...], want: tuple[int, ...]) -> str:
-        shifts = {one - other for one, other in zip(have, want, strict=False)}
-        if len(have) == len(want) and len(shifts) == 1:
-            by = shifts.pop()
-            return f"{layer_list(have)} are shifted by {'one' if abs(by) == 1 else abs(by)} from {layer_list(want)}"
-        parts = []
-        for name, layers in (("missing", set(want) - set(have)), ("extra", set(have) - set(want))):
-            if layers:
-                parts.append(f"{layer_list(sorted(layers))} {name}")
-        return "; ".join(parts)
-
-    def _advice(self, main: _Layers, other: Reading | None) -> str:
-        contract = self.scene.contract
-        asked = contract.readings(None, self.scene.watch.target_type) if contract is not None else ()
-        if contract is not None and any(set(one.layers) - set(main.layers) == {0} for one in asked):
-            if -1 in (contract.aux_layer_ids or ()):
-                return "SGLang 0.5.15 drops an id of -1 without a word: id 0 is the embedding there"
-            return "only the embedding is missing: compare the ids with the config.json the server loaded"
-        if main.layers and main.layers == default_layers(main.layers[-1] + 3):
-            hint = (
-                "these are the layers SGLang takes when the draft's config names none: ids that stand outside of"
-                " eagle_config are not read"
-            )
-            if other is None:
-                return hint
-            return f"{hint}; or the contract's ids are meant as {other.when} reads them"
-        if other is not None:
-            return f"the ids are meant as {other.when} reads them: shift eagle_aux_hidden_state_layer_ids by one"
-        named = "aux_layers" if contract is not None and contract.aux_layers else "eagle_aux_hidden_state_layer_ids"
-        return f"compare {named} of the contract with the config.json the server loaded"
-
-    def _share(self, seen: _Set) -> str:
-        return f"{seen.count:,} of {count(self.looked, 'target pass', 'target passes')}"
-
-    def _change(self, main: _Layers, other: _Layers, seen: _Set) -> Finding:
-        missing = tuple(layer for layer in main.layers if layer not in other.layers)
-        extra = tuple(layer for layer in other.layers if layer not in main.layers)
-        parts = [self._compare(other.layers, main.layers)] if missing or extra else []
-        if other.twice and not main.twice:
-            parts.append(f"{layer_list(other.twice)} captured twice (extra)")
-        if main.twice and not other.twice:
-            parts.append(f"{layer_list(main.twice)} captured once")
-        if other.rising != main.rising:
-            parts.append("printed in layer order again" if other.rising else "printed out of layer order")
-        lost = missing and not extra and seen.states is not None and seen.states == len(main.layers)
-        since = self.looked - seen.start
-        later = "" if seen.count == 1 else f"; {seen.count:,} of {since:,} since then"
-        good = seen.before.get(main)
-        before = "" if good is None else f"; the last good one before it is pass {good[0]} ({good[1]})"
-        words = ", ".join(parts) or layer_list(other.layers)
-        message = f"The captured layers change at {pass_name(seen.first)}: {words}."
-        phase = next(iter(seen.phases))
-        again = any(main in latest and latest[main][1].line > seen.place.line for latest in self._latest.values())
-        if len(seen.phases) == 1 < seen.count == self._phases[phase] and again and "unknown" not in self._phases:
-            # It is no change in time: a condition around the capture looks at the phase.
-            message = f"All {count(seen.count, f'{phase} pass', f'{phase} passes')} capture other layers: {words}."
-            later = before = ""
-        return self.finding(
-            message,
-            seen.place,
-            onset=Onset.of(seen.count, since),
-            severity="warning" if lost else self.severity,
-            expected=layer_list(main.layers),
-            actual=layer_list(other.layers) + (f", {layer_list(other.twice)} twice" if other.twice else ""),
-            evidence=f"{self._share(seen)}{later}; captures at lines {', '.join(map(str, seen.lines))}{before}"
-            f"{at_fault(seen.first, seen.sources, self._latest)}",
-            help="the joined state still has all of them: the line is missing in the log, not the state in the join"
-            if lost
-            else "something switches captures on and off while the server runs",
-        )
-
-    def checked(self) -> Checked:
-        """Target passes looked at, when there is something to compare them with."""
-        contract = self.scene.contract
-        every = list(dict.fromkeys(one.layers for sets in self._stages.values() for one in sets))
-        worth = self.looked if contract is not None or len(every) > 1 or self.looked > 1 else 0
-        return Checked(worth, "pass", "; ".join(map(layer_list, every[:4])) or None)
-
-
-@register(
+@rule(
     "H104",
     "embedding",
     "error",
     group="captures",
     needs="target passes that print both their captures and how many states they joined",
+    message="The embedding output is among the {joined} joined states: {width}.",
+    expected="decoder layers only",
+    actual="the embedding and {others}",
+    help="remove its id from eagle_aux_hidden_state_layer_ids, or give the contract of a draft that reads it",
 )
-class Embedding(Rule):
+def embedding(view: View) -> Onset:
     """The embedding output is among the joined states, and the contract does not ask for it."""
+    layers, found = view.layers, sums_of(view)
+    held = found.joined.sum(axis=1)
+    decoders = view.captured - (layers == 0).sum(axis=1)
+    # Told by the count, by the norms, else the embedding is what was printed and not joined.
+    told = (view.states == view.captured) | ((found.holds == 1) & (held == view.states)) | (view.states == decoders)
+    told |= (view.states < 0) & (view.join >= 0)
+    among = np.where(
+        (view.states == view.captured) | (view.states < 0),
+        (layers == 0).any(axis=1),
+        (found.holds == 1) & (held == view.states) & ((layers == 0) & found.joined).any(axis=1),
+    )
+    looked = view.target & (view.captured > 0) & (view.rows != 0) & ~view.edge & ~view.piece & told
 
-    def __init__(self, scene: Scene) -> None:
-        super().__init__(scene)
-        self._onset = Onset()
+    def detail(row: int) -> dict[str, Any]:
+        place = int(view.captures[row][layers[row] == 0][0])
+        joined = int(view.states[row]) if view.states[row] > 0 else int(view.captured[row])
+        width = int(view.taken(view.join)["width"][row])
+        hidden = int(view.hidden[row])
+        proof = " (residual_is_none=True)" if view.payload(place).fields.get("residual_is_none") is True else ""
+        return {
+            "joined": joined,
+            "width": states(width, hidden) if width > 0 else count(joined, "state"),
+            "others": count(joined - 1, "layer"),
+            "line": f"line {view.records['line'][place]}{proof}",
+        }
 
-    def see(self, view: View) -> None:
-        """Look whether the embedding was joined."""
-        if view.item.role != "target" or not view.captures or view.rows == 0 or view.edge:
-            return
-        if not view.told_apart:
-            return
-        joined = view.joined
-        if joined is None:
-            return
-        self.looked += 1
-        record = next((one for one in joined if is_embedding(one.payload)), None)
-        if record is None:
-            self._onset.good(view.item)
-        else:
-            self._onset.fault(view.item, record, (record, view.join, len(joined)))
-
-    def findings(self) -> Iterator[Finding]:
-        """Answer unless the contract asks for layer 0."""
-        if not self._onset:
-            return
-        contract, readings = self.scene.contract, self.scene.readings
-        if any(0 in reading.layers for reading in readings):
-            return
-        record, join, joined = self._onset.detail
-        hidden = self.scene.hidden
-        if contract is not None and contract.names_layers:
-            severity, asked = self.severity, f"the contract asks for {layer_list(readings[0].layers)}"
-        else:
-            severity, asked = "warning", "no contract says that the draft reads it"
-        width = states(join.payload.width, hidden) if join is not None else count(joined, "state")
-        residual = record.payload.fields.get("residual_is_none")
-        proof = " (residual_is_none=True)" if residual is True else ""
-        yield self.finding(
-            f"The embedding output is among the {joined} joined states: {width}.",
-            self._onset.place,
-            onset=self._onset,
-            severity=severity,
-            expected="decoder layers only",
-            actual=f"the embedding and {count(joined - 1, 'layer')}",
-            evidence=f"line {record.line}{proof}; {asked}; {self._onset.words}",
-            help="remove its id from eagle_aux_hidden_state_layer_ids, or give the contract of a draft that reads it",
-        )
+    lines = np.full(view.size, -1)
+    places = np.flatnonzero((view.event == EMBED) | (view.records["layer"] == 0))[::-1]
+    lines[view.of[places]] = view.records["line"][places]
+    return view.onset(looked, among, lines, detail)
 
 
-@register(
+@embedding.answer
+def _(onset: Onset, life: Life) -> Iterator[Finding]:
+    readings = life.readings
+    if onset.first is None or any(0 in reading.layers for reading in readings):
+        return
+    named = life.contract is not None and life.contract.names_layers
+    asked = (
+        f"the contract asks for {layer_list(readings[0].layers)}"
+        if named
+        else "no contract says that the draft reads it"
+    )
+    evidence = f"{onset.first.detail['line']}; {asked}; {onset.words}"
+    yield embedding.told(onset, evidence=evidence, severity="error" if named else "warning")
+
+
+@rule(
     "H105",
     "impossible-layer",
     "error",
     group="captures",
     needs="the target's number of layers: a capture plan, the target's config, or target_num_hidden_layers",
 )
-class ImpossibleLayer(Rule):
+def impossible_layer(view: View) -> dict[str, Any]:
     """A requested layer can never be captured in this target."""
+    part: dict[str, Any] = {"captured": frozenset(layer for layers in view.sets[0] for layer in layers)}
+    targets = np.flatnonzero(view.target & ~view.piece)
+    joined = np.flatnonzero(view.target & (view.join >= 0) & (view.states > 0))
+    if len(targets):
+        part["first"] = First(view.seen(int(targets[0])).place)
+    if len(joined):
+        row = int(joined[0])
+        part["joined"] = First((int(view.states[row]), Place(view.file, int(view.records["line"][view.join[row]]))))
+    return part
 
-    def __init__(self, scene: Scene) -> None:
-        super().__init__(scene)
-        self._plan: tuple[Payload, Place] | None = None
-        self._captured: set[int] = set()
-        self._joined: tuple[int, Place] | None = None
-        self._first: Place | None = None
 
-    def see(self, view: View) -> None:
-        """Take a capture plan, and what was really captured and joined."""
-        item = view.item
-        plan = view.first.get("capture_plan")
-        if plan is not None:
-            self._take(plan.payload, Place(item.file, plan.line))
-        if item.role != "target":
-            return
-        self._first = self._first or item.place
-        for record in view.captures:
-            if record.payload.layer is not None:
-                self._captured.add(record.payload.layer)
-        if view.join is not None and view.num_aux is not None and self._joined is None:
-            self._joined = (view.num_aux, Place(item.file, view.join.line))
+def _asked(part: dict[str, Any], life: Life) -> tuple[tuple[int, ...], int, Place | None, str, Payload | None] | None:
+    """Return (layers asked for, depth of the target, where, how it is known, the plan)."""
+    depth = life.contract.target_num_hidden_layers if life.contract is not None else None
+    plan = life.fact("plan")
+    if plan is not None:
+        payload, place = plan
+        planned = whole_numbers(payload.fields.get("layers_to_capture"))
+        printed = payload.fields.get("num_hidden_layers")
+        depth = printed if isinstance(printed, int) else depth
+        if planned is not None and depth is not None:
+            return tuple(planned), depth, place, "the capture plan", payload
+    readings = life.readings
+    if depth is None or not readings:
+        return None
+    # With two readings only what is impossible in both is certain.
+    common = set(readings[0].layers).intersection(*(reading.layers for reading in readings[1:]))
+    beyond = {layer for layer in readings[0].layers if all(max(one.layers) >= depth for one in readings)}
+    layers = sorted(common if len(readings) == 1 else common | beyond)
+    first = part.get("first")
+    return tuple(layers), depth, first.value if first else None, "the contract", None
 
-    def server(self, event: ServerEvent) -> None:
-        """Take a capture plan that stands between passes."""
-        if event.payload.event == "capture_plan":
-            self._take(event.payload, event.place)
 
-    def _take(self, payload: Payload, place: Place) -> None:
-        if self._plan is None and payload.usable:
-            self._plan = (payload, place)
+@impossible_layer.answer
+def _(part: dict[str, Any], life: Life) -> Iterator[Finding]:
+    asked = _asked(part, life)
+    if asked is None:
+        return
+    layers, depth, place, how, plan = asked
+    never = [layer for layer in layers if (layer >= depth or layer < 0) and layer not in part["captured"]]
+    joined = part["joined"].value if "joined" in part else None
+    printed = len(part["captured"] - {0})
+    if not never or (joined is not None and joined[0] >= max(len(layers), printed + 1)):
+        return  # newer targets can capture the state behind their last layer: it arrives without a capture line
+    arrived = f"; {count(joined[0], 'state')} arrived ({joined[1]})" if joined is not None else ""
+    requested = whole_numbers(plan.fields.get("requested")) if plan is not None else None
+    moved = requested is not None and [one + 1 for one in requested] == list(layers)
+    shifted = f"; the plan is shifted by one from the ids {requested}" if moved else ""
+    yield impossible_layer.finding(
+        f"{layer_list(never).capitalize()} can never be captured: the target has {depth} layers, 0 to {depth - 1}.",
+        place,
+        expected=f"layers 0 to {depth - 1}",
+        actual=layer_list(layers),
+        evidence=f"{how}{shifted}{arrived}",
+        help="SGLang captures before a layer runs: a layer id equal to the number of layers is never reached",
+    )
 
-    def _asked(self) -> tuple[tuple[int, ...], int, Place | None, str] | None:
-        """Return (layers asked for, depth of the target, where, how it is known)."""
-        contract = self.scene.contract
-        depth = contract.target_num_hidden_layers if contract is not None else None
-        if self._plan is not None:
-            payload, place = self._plan
-            planned = whole_numbers(payload.fields.get("layers_to_capture"))
-            printed = payload.fields.get("num_hidden_layers")
-            depth = printed if isinstance(printed, int) else depth
-            if planned is not None and depth is not None:
-                return tuple(planned), depth, place, "the capture plan"
-        readings = self.scene.readings
-        if depth is None or not readings:
-            return None
-        # With two readings only what is impossible in both is certain.
-        common = set(readings[0].layers).intersection(*(reading.layers for reading in readings[1:]))
-        beyond = {layer for layer in readings[0].layers if all(max(one.layers) >= depth for one in readings)}
-        layers = sorted(common if len(readings) == 1 else common | beyond)
-        return tuple(layers), depth, self._first, "the contract"
 
-    def findings(self) -> Iterator[Finding]:
-        """Answer for the layers that no pass of this target can reach."""
-        asked = self._asked()
-        if asked is None:
-            return
-        layers, depth, place, how = asked
-        never = [layer for layer in layers if (layer >= depth or layer < 0) and layer not in self._captured]
-        printed = len(self._captured - {0})
-        if not never or (self._joined is not None and self._joined[0] >= max(len(layers), printed + 1)):
-            return  # newer targets can capture the state behind their last layer: it arrives without a capture line
-        arrived = f"; {count(self._joined[0], 'state')} arrived ({self._joined[1]})" if self._joined is not None else ""
-        shifted = ""
-        requested = whole_numbers(self._plan[0].fields.get("requested")) if self._plan is not None else None
-        if requested is not None and [one + 1 for one in requested] == list(layers):
-            shifted = f"; the plan is shifted by one from the ids {requested}"
-        yield self.finding(
-            f"{layer_list(never).capitalize()} can never be captured: the target has {depth} layers, 0 to {depth - 1}.",
-            place,
-            expected=f"layers 0 to {depth - 1}",
-            actual=layer_list(layers),
-            evidence=f"{how}{shifted}{arrived}",
-            help="SGLang captures before a layer runs: a layer id equal to the number of layers is never reached",
-        )
-
-    def checked(self) -> Checked:
-        """Plans looked at."""
-        return Checked(0 if self._asked() is None else 1, "plan")
+@impossible_layer.checked
+def _(part: dict[str, Any], life: Life) -> Checked:
+    return Checked(0 if _asked(part, life) is None else 1, "plan")

@@ -1,630 +1,886 @@
 """Rules about values: finite, not zero, not twins, and the identities that hold in every healthy run.
 
-This module is responsible for N101 to N107, and for saying that N201 is ``diff``'s. How two prints are compared, and
-how a joined state or a draft's input is traced, is :mod:`logscope.queries.lineage`'s; what a broken identity means is
-said here.
+This module is responsible for N101 to N107, and for saying that N201 is ``diff``'s. How two prints are compared is said
+in :mod:`logscope.passes.lineage`; what a broken identity means is said here. A value that one writer alone prints is
+judged beside the usual one.
 """
 
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from dataclasses import replace
+from itertools import combinations, product
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import polars as pl
 
 from logscope.model import Place
-from logscope.queries.lineage import Trace, same_head, same_norm
-from logscope.queries.words import and_list, count, layer_name, most_common, percent
-from logscope.rules.base import Checked, Onset, Rule, is_embedding, pass_name, record_name, register
+from logscope.passes.lineage import same_head, same_norm
+from logscope.queries.lineage import JOIN_TOLERANCE
+from logscope.queries.words import and_list, count, percent
+from logscope.rules.evidence import (
+    DRAFT_EXTEND,
+    EMBED,
+    EXTEND,
+    FC_OUTPUT,
+    JOIN,
+    LAYER,
+    UNKNOWN,
+    VERIFY,
+    First,
+    Onset,
+    add,
+    one_of,
+)  # fmt: skip
+from logscope.rules.registry import Checked, earliest, rule, writers
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
-    from logscope.model import Finding, Payload, Record, ServerEvent
-    from logscope.queries.lineage import Identity
-    from logscope.rules.base import Scene, View
+    from logscope.model import Finding
+    from logscope.rules.evidence import Array, Columns, Life, Seen, Taken, View
 
 # Inputs of spec v1 that must be comparable before their share means anything.
 _LEAST_V1_INPUTS = 5
 # Passes in a row that print an unchanged state before it is called frozen.
 _FROZEN = 3
-_STATES = frozenset({"embed_capture", "layer_capture", "aux_concat", "fc_output"})
+# Captures up to which every choice of them, or of their writers' values, is tried.
+_MOST_CHOICES = 6
 
 
-@register("N101", "not-finite", "error", group="norms", needs="records that print a norm or first values")
-class NotFinite(Rule):
+def head_words(values: Sequence[float]) -> str:
+    """Return the first printed values, three of them."""
+    return f"first values {', '.join(f'{value:.6g}' for value in values[:3])}" if values else "no first values"
+
+
+def line_list(*lines: int) -> str:
+    """Return ``lines 80, 83, 86``, the records' places for the eye."""
+    return f"line{'s' * (len(lines) > 1)} {', '.join(map(str, lines))}"
+
+
+def _lead(view: View, bad: Array) -> Array:
+    """Return the first record of each pass for which this holds, -1: none."""
+    found = np.full(view.size, -1)
+    places = np.flatnonzero(bad)[::-1]
+    found[view.of[places]] = places
+    return found
+
+
+def _by_record(view: View, looked: Array, mine: Array, theirs: Array, detail: Any) -> Onset:
+    """Return the onset of a fault of single records: of all their writers, else of those that print one value."""
+    both, either = mine & (theirs | ~view.parted), (mine | theirs) & view.parted & ~(mine & theirs)
+    first, alone = _lead(view, both), _lead(view, either)
+
+    def told(places: Array) -> Any:
+        return lambda row: {
+            **detail(int(places[row]), other=not mine[places[row]]),
+            "writers": view.writers(int(places[row]), speaker=bool(mine[places[row]])),
+        }
+
+    lines = np.where(mine, view.records["line"], view.others["line"])
+    return view.onset(
+        looked, first >= 0, lines[first], told(first), alone >= 0, told(alone), lines[alone]
+    )  # fmt: skip
+
+
+# ------------------------------------------------------------------------------------------------- finite, zero, twins
+
+
+class NotFinite(NamedTuple):
+    """What N101 keeps: its onset, and by process where the server itself first warned."""
+
+    onset: Onset
+    warned: dict[Any, tuple[First, int]]
+
+    def __add__(self, other: NotFinite) -> NotFinite:  # type: ignore[override]
+        """Return both as one."""
+        warned = dict(self.warned)
+        for key, (place, times) in other.warned.items():
+            warned[key] = (warned[key][0], warned[key][1] + times) if key in warned else (place, times)
+        return NotFinite(self.onset + other.onset, warned)
+
+
+@rule(
+    "N101",
+    "not-finite",
+    "error",
+    group="norms",
+    needs="records that print a norm or first values",
+    message="Non-finite values from {name} on: {kinds} first in {pass_}.",
+    expected="finite values",
+    actual="{actual}",
+)
+def not_finite(view: View) -> NotFinite:
     """A norm or a first value is nan or inf."""
 
-    def __init__(self, scene: Scene) -> None:
-        super().__init__(scene)
-        self._onset = Onset()
-        self._warned: dict[tuple[Any, ...], Place] = {}
-        self._warnings = 0
+    def bad(of: Columns) -> Array:
+        printed = np.arange(of["values"].shape[1]) < of["count"][:, None]
+        return ((of["slack"] >= 0) & ~np.isfinite(of["norm"])) | (printed & ~np.isfinite(of["values"])).any(axis=1)
 
-    def see(self, view: View) -> None:
-        """Look at every value of one pass, the differing copies included."""
-        item = view.item
-        if item.during == "graph_capture":
-            return
-        seen = False
-        finite: list[Record] = []
-        for record in item.records:
-            payload = record.first[3]
-            if payload.norm is None and payload.head is None:
-                continue
-            seen = True
-            if record.variants or not payload.finite:
-                bad = next((one for one in _copies(record) if one[1].usable and not one[1].finite), None)
-                if bad is not None:
-                    self.looked += 1
-                    names = tuple(record_name(one, item.role) for one in finite)
-                    self._onset.fault(item, record, (record, bad, names, payload.finite))
-                    return
-            finite.append(record)
-        if seen:
-            self.looked += 1
-            self._onset.good(item)
+    shown = (view.records["slack"] >= 0) | (view.records["count"] > 0)
+    looked = np.zeros(view.size, np.bool_)
+    looked[view.of[shown]] = True
+    mine = bad(view.records) & view.usable
+    theirs = bad(view.others) & view.usable & view.parted
 
-    def server(self, event: ServerEvent) -> None:
-        """Take the server's own warning about nan in the logits."""
-        if event.payload.event == "nan_logits_warning":
-            self._warnings += 1
-            self._warned.setdefault(event.prefix.writer, event.place)
+    def detail(place: int, *, other: bool) -> dict[str, Any]:
+        source = view.others if other else view.records
+        norm, values = float(source["norm"][place]), view.values(place, other=other)
+        every = [*([norm] if source["slack"][place] >= 0 else []), *values]
+        kinds = and_list([name for name, test in (("inf", math.isinf), ("nan", math.isnan)) if any(map(test, every))])
+        finite = " with finite first values" if values and all(map(math.isfinite, values)) else ""
+        before = [view.name(at) for at in range(int(view.first[view.of[place]]), place) if shown[at]]
+        return {
+            "name": view.name(place),
+            "kinds": kinds,
+            "inf": math.isinf(norm),
+            "actual": (f"norm={norm}" if source["slack"][place] >= 0 else "") + finite or kinds,
+            "before": f"; {and_list(before)} before it in the same pass {'is' if len(before) == 1 else 'are'} finite"
+            if before
+            else "",
+        }
 
-    def findings(self) -> Iterator[Finding]:
-        """Answer with the first non-finite value, else with the server's warning."""
-        warned = ""
-        if self._warnings:
-            first = next(iter(self._warned.values()))
-            writers = count(len(self._warned), "process", "processes")
-            warned = f"NaN in the logits was reported by {writers}, first at {first}; their order says nothing"
-        if self._onset and self._onset.first is not None:
-            record, (line, payload), finite, main_finite = self._onset.detail
-            item = self._onset.first
-            kinds = _kinds(payload)
-            name = record_name(record, item.role)
-            where = "" if main_finite is False else " in one copy of several"
-            norm = "" if payload.norm is None else f"norm={payload.norm}"
-            elsewhere = " with finite first values" if payload.head and all(map(math.isfinite, payload.head)) else ""
-            before = f"; {and_list(finite)} before it in the same pass {'is' if len(finite) == 1 else 'are'} finite"
-            yield self.finding(
-                f"Non-finite values from {name} on: {kinds} first in {pass_name(item)}{where}.",
-                Place(item.file, line),
-                expected="finite values",
-                actual=f"{norm}{elsewhere}" or kinds,
-                evidence=f"{self._onset.words}{before if finite else ''}{f'; {warned}' if warned else ''}",
-                help=self._help(payload, name),
-            )
-        elif warned:
-            yield self.finding(
-                "The server reports NaN in the logits, and no printed hidden state shows where it begins.",
-                next(iter(self._warned.values())),
-                actual=count(self._warnings, "warning"),
-                evidence=warned,
-                help="print norms of more layers, or run with --disable-cuda-graph so that verify passes print",
-            )
-
-    def _help(self, payload: Payload, name: str) -> str:
-        dtype = str(self.scene.segment.server_args.get("dtype", ""))
-        if payload.norm is not None and math.isinf(payload.norm):
-            half = (
-                " (the server runs in float16, whose largest number is 65504)" if dtype in ("float16", "half") else ""
-            )
-            return f"an overflow{half}: look at the layer below {name}; a rising accept len is no good sign then"
-        return f"look at what computes {name}; with NaN logits accept len rises to its maximum or falls to 1.00"
-
-    def checked(self) -> Checked:
-        """Return the passes looked at, and whether the server warned."""
-        return Checked(self.looked + (self._warnings > 0))
+    warned: dict[Any, tuple[First, int]] = {}
+    for event in view.lines("nan_logits_warning"):
+        place, times = warned.get(event.prefix.writer, (First(event.place), 0))
+        warned[event.prefix.writer] = (place, times + 1)
+    return NotFinite(_by_record(view, looked & view.real, mine, theirs, detail), warned)
 
 
-def _copies(record: Record) -> Iterable[tuple[int, Payload]]:
-    yield record.first[0], record.first[3]
-    for other in record.variants:
-        yield other[0], other[3]
+@not_finite.answer
+def _(part: NotFinite, life: Life) -> Iterator[Finding]:
+    warned = ""
+    if part.warned:
+        first = next(iter(part.warned.values()))[0].value
+        who = count(len(part.warned), "process", "processes")
+        warned = f"NaN in the logits was reported by {who}, first at {first}; their order says nothing"
+    onset, alone = earliest(part.onset, life)
+    if onset is not None and onset.first is not None:
+        detail = onset.first.detail
+        name = detail["name"]
+        half = life.segment.server_args.get("dtype") in ("float16", "half")
+        largest = " (the server runs in float16, whose largest number is 65504)" if half else ""
+        advice = f"look at what computes {name}; with NaN logits accept len rises to its maximum or falls to 1.00"
+        if detail["inf"]:
+            advice = f"an overflow{largest}: look at the layer below {name}; a rising accept len is no good sign then"
+        evidence = f"{onset.words}{detail['before']}{f'; {warned}' if warned else ''}"
+        yield not_finite.told(onset, alone=alone, evidence=evidence.replace("{", "("), help=advice)
+    elif warned:
+        yield not_finite.finding(
+            "The server reports NaN in the logits, and no printed hidden state shows where it begins.",
+            next(iter(part.warned.values()))[0].value,
+            actual=count(sum(times for _, times in part.warned.values()), "warning"),
+            evidence=warned,
+            help="print norms of more layers, or run with --disable-cuda-graph so that verify passes print",
+        )
 
 
-def _kinds(payload: Payload) -> str:
-    values = [*([payload.norm] if payload.norm is not None else []), *(payload.head or ())]
-    found = [name for name, test in (("inf", math.isinf), ("nan", math.isnan)) if any(map(test, values))]
-    return and_list(found)
+@not_finite.checked
+def _(part: NotFinite, _life: Life) -> Checked:
+    return Checked(part.onset.seen + bool(part.warned))
 
 
-@register("N102", "zero", "error", group="norms", needs="captures or joined states that print a norm")
-class Zero(Rule):
+@rule(
+    "N102",
+    "zero",
+    "error",
+    group="norms",
+    needs="captures or joined states that print a norm",
+    message="All values of {name} are zero in {pass_}.",
+    expected="a norm above 0",
+    actual="norm=0.0000, first values 0",
+    evidence="{onset}",
+    help="a buffer that was allocated and never written, or a weight that was not loaded",
+)
+def zero(view: View) -> Onset:
     """A captured, joined or combined state is all zero."""
+    state = np.isin(view.event, (LAYER, EMBED, JOIN, FC_OUTPUT)) & view.usable
 
-    def __init__(self, scene: Scene) -> None:
-        super().__init__(scene)
-        self._onset = Onset()
+    def bad(of: Columns) -> Array:
+        nothing = (np.arange(of["values"].shape[1]) >= of["count"][:, None]) | (of["values"] == 0)
+        return (
+            state & (of["slack"] >= 0) & (of["norm"] == 0) & (of["rows"] != 0) & (of["width"] > 0) & nothing.all(axis=1)
+        )
 
-    def see(self, view: View) -> None:
-        """Look at the states of one pass."""
-        if view.item.during == "graph_capture" or view.edge or not view.told_apart:
-            return
-        states = [
-            record
-            for record in view.item.records
-            if record.payload.event in _STATES and record.payload.usable and record.payload.norm is not None
-        ]
-        if not states:
-            return
-        self.looked += 1
-        record = next((one for one in states if _is_zero(one.payload)), None)
-        if record is None:
-            self._onset.good(view.item)
-        else:
-            self._onset.fault(view.item, record, record)
+    looked = np.zeros(view.size, np.bool_)
+    looked[view.of[state & (view.records["slack"] >= 0)]] = True
+    looked &= view.real & ~view.edge
 
-    def findings(self) -> Iterator[Finding]:
-        """Answer with the first state that is all zero."""
-        if self._onset and self._onset.first is not None:
-            record = self._onset.detail
-            name = record_name(record, self._onset.first.role)
-            yield self.finding(
-                f"All values of {name} are zero in {pass_name(self._onset.first)}.",
-                self._onset.place,
-                onset=self._onset,
-                expected="a norm above 0",
-                actual=f"norm={record.payload.norm:.4f}, first values 0",
-                evidence=self._onset.words,
-                help="a buffer that was allocated and never written, or a weight that was not loaded",
-            )
+    def detail(place: int, *, other: bool) -> dict[str, Any]:
+        return {"name": view.name(place)}
+
+    return _by_record(view, looked, bad(view.records), bad(view.others) & view.parted, detail)
 
 
-def _is_zero(payload: Payload) -> bool:
-    return payload.norm == 0 and payload.rows != 0 and bool(payload.width) and not any(payload.head or ())
-
-
-@register(
+@rule(
     "N103",
     "twin-layers",
     "error",
     group="norms",
     needs="target passes with two or more captures that print norm and first values",
+    message="{one} and {other} print the same state.",
+    expected="two different states",
+    actual="norm={norm} and the same first values twice",
+    evidence="{lines}; {onset}",
+    help="one buffer is captured twice, or the layers between them are skipped",
 )
-class TwinLayers(Rule):
+def twin_layers(view: View) -> Onset:
     """Two layers print the same state."""
+    states = view.taken(view.captures)
+    telling = _telling(states)
+    columns = [states.at((slice(None), number)) for number in range(view.captures.shape[1])]
+    pair = np.full((view.size, 2), -1)
+    for one, other in combinations(range(min(view.captures.shape[1], 4 * _MOST_CHOICES)), 2):
+        mine, theirs = columns[one], columns[other]
+        equal = (same_norm(mine, theirs) == 1) & (same_head(mine, theirs) == 1) & (mine["layer"] != theirs["layer"])
+        new = equal & telling[:, one] & telling[:, other] & (pair[:, 0] < 0)
+        pair[new] = (one, other)
 
-    def __init__(self, scene: Scene) -> None:
-        super().__init__(scene)
-        self._onset = Onset()
+    def detail(row: int) -> dict[str, Any]:
+        places = view.captures[row, pair[row]].tolist()
+        lines = view.records["line"][places].tolist()
+        names = [view.name(place) for place in places]
+        return {
+            "one": names[0].capitalize(),
+            "other": names[1],
+            "norm": float(view.records["norm"][places[0]]),
+            "lines": f"lines {lines[0]} and {lines[1]}",
+        }
 
-    def see(self, view: View) -> None:
-        """Compare the captures of one pass with each other."""
-        if view.item.role != "target" or view.item.during == "graph_capture" or len(view.captures) < 2:
-            return
-        states = [record for record in view.captures if _telling(record.payload)]
-        if len(states) < 2:
-            return
-        self.looked += 1
-        twins = next(
-            (
-                (one, other)
-                for at, one in enumerate(states)
-                for other in states[at + 1 :]
-                if one.payload.layer != other.payload.layer
-                and same_norm(one.payload, other.payload)
-                and same_head(one.payload, other.payload)
-            ),
-            None,
-        )
-        if twins is None:
-            self._onset.good(view.item)
-        else:
-            self._onset.fault(view.item, twins[1], twins)
-
-    def findings(self) -> Iterator[Finding]:
-        """Answer with the first pair."""
-        if self._onset:
-            one, other = self._onset.detail
-            names = [layer_name(record.payload.event, record.payload.layer) for record in (one, other)]
-            yield self.finding(
-                f"{names[0].capitalize()} and {names[1]} print the same state.",
-                self._onset.place,
-                onset=self._onset,
-                expected="two different states",
-                actual=f"norm={one.payload.norm} and the same first values twice",
-                evidence=f"lines {one.line} and {other.line}; {self._onset.words}",
-                help="one buffer is captured twice, or the layers between them are skipped",
-            )
+    second = view.capture(pair[:, 1])
+    looked = view.target & view.real & (telling.sum(axis=1) > 1)
+    return view.onset(looked, pair[:, 0] >= 0, view.records["line"][second] if len(view.of) else None, detail)
 
 
-def _telling(payload: Payload) -> bool:
-    """Return whether a print tells one state from another: a finite norm above 0 and two or more first values."""
-    return bool(payload.norm) and payload.finite and payload.head is not None and len(payload.head) > 1
+def _telling(states: Columns) -> Array:
+    """Return which prints tell one state from another: a finite norm above 0 and two or more first values."""
+    printed = np.arange(states["values"].shape[-1]) < states["count"][..., None]
+    finite = (np.isfinite(states["values"]) | ~printed).all(axis=-1) & np.isfinite(states["norm"])
+    told: Array = finite & (states["norm"] != 0) & (states["count"] > 1) & (states["slack"] >= 0)
+    return told
 
 
-@register(
+# ------------------------------------------------------------------------------------------------------ joined states
+
+
+class Sums(NamedTuple):
+    """How norm(join)^2 relates to the captures of each pass.
+
+    holds, residual, tolerance
+        1, 0, -1 (cannot be told); relative to norm(join)^2.
+    joined
+        which captures were joined: all, or the only choice of as many as were joined that fits; [passes, captures].
+    alone
+        where another writer's join is the sum of no choice of what writers captured.
+    rows
+        where the join has the rows of its captures.
+    """
+
+    holds: Array
+    residual: Array
+    tolerance: Array
+    joined: Array
+    alone: Array
+    rows: Array
+
+
+def sums_of(view: View) -> Sums:
+    """Compare every joined state of the target with the captures of its pass, once for a view."""
+    if view.sums is None:
+        view.sums = _sums(view)
+    found: Sums = view.sums
+    return found
+
+
+def _sums(view: View) -> Sums:
+    """Compare every joined state of the target with the captures of its pass (norm^2 adds up, side by side)."""
+    states, join = view.taken(view.captures), view.taken(view.join)
+    there = view.captures >= 0
+    squares = np.where(there & np.isfinite(states["norm"]), states["norm"], 0.0) ** 2
+    slacks = 2 * np.sqrt(squares) * np.where(there, states["slack"], 0.0)
+    told = view.target & (view.join >= 0) & (view.captured > 0) & ~view.piece
+    told &= ((states["slack"] >= 0) & np.isfinite(states["norm"]) | ~there).all(axis=1)
+    told &= (join["slack"] >= 0) & np.isfinite(join["norm"]) & (join["norm"] > 1e-150)
+    begin = view.taken(view.capture(np.zeros(view.size, np.int64)))["rows"]
+    even = (begin < 0) | (join["rows"] < 0) | (join["rows"] == begin)
+    told &= even
+
+    def against(some: Array, norms: Columns, chosen: Array) -> tuple[Array, Array]:
+        norm = np.where(told, norms["norm"], 1.0)
+        with np.errstate(invalid="ignore"):
+            residual = np.where(chosen, some, 0.0).sum(axis=1) / norm**2 - 1
+            slack = np.where(chosen, slacks, 0.0).sum(axis=1) + 2 * norm * norms["slack"]
+        return residual, JOIN_TOLERANCE + slack / norm**2
+
+    residual, tolerance = against(squares, join, there)
+    fits = np.abs(residual) <= tolerance
+    joined = there.copy()
+    wide = view.captures.shape[1]
+    # More captures than states: the only choice of as many that fits is what was joined.
+    more = told & ~fits & (view.states > 0) & (view.states < view.captured) & (view.captured <= 8)
+    for number in np.unique(view.states[more]).tolist():
+        for some in np.unique(view.captured[more & (view.states == number)]).tolist():
+            mine = more & (view.states == number) & (view.captured == some)
+            found, choice = np.zeros(view.size, np.int64), joined.copy()
+            for chosen in combinations(range(some), number):
+                mask = np.zeros(wide, np.bool_)
+                mask[list(chosen)] = True
+                left, allowed = against(squares, join, np.broadcast_to(mask, there.shape))
+                good = mine & (np.abs(left) <= allowed)
+                found += good
+                choice[good] = mask
+                residual, tolerance = np.where(good, left, residual), np.where(good, allowed, tolerance)
+            joined[mine & (found == 1)] = choice[mine & (found == 1)]
+            fits |= mine & (found == 1)
+    alone = np.zeros(view.size, np.bool_)
+    parted = told & (view.differ > 0)
+    if parted.any() and wide <= _MOST_CHOICES:
+        # Which print is whose is not known: a join is right when any choice of the writers' captures makes it.
+        other = np.where(there, view.taken(view.captures, others=True)["norm"] ** 2, 0.0)
+        theirs = view.taken(view.join, others=True)
+        fine, theirs_fine = fits.copy(), np.zeros(view.size, np.bool_)
+        for choice in product((False, True), repeat=wide):
+            some = np.where(choice, other, squares)
+            (left, allowed), (off, limit) = against(some, join, joined), against(some, theirs, joined)
+            fine |= parted & (np.abs(left) <= allowed)
+            theirs_fine |= parted & (np.abs(off) <= limit)
+        split = parted & np.isfinite(theirs["norm"])
+        alone = split & (fine != theirs_fine)
+        fits = np.where(split, fine | theirs_fine, fine)
+    return Sums(np.where(told, fits.astype(np.int64), -1), residual, tolerance, joined, alone, even)
+
+
+def _short_floats(view: View, states: Columns, join: Columns) -> Array:
+    """Return what norms that were computed in a short float type before printing may be off by, relatively."""
+    norms = np.concatenate([states["norm"], join["norm"][:, None]], axis=1)
+    mantissa = np.frexp(np.nan_to_num(norms))[0]
+    off = np.zeros(view.size)
+    for bits in (11, 8):
+        scaled = mantissa * 2.0**bits
+        # Half of the last bit of each norm; twice that in its square; once for the join, once for the sum.
+        off = np.where((scaled == np.floor(scaled)).all(axis=1), 4 * 2.0**-bits, off)
+    return off
+
+
+@rule(
     "N104",
     "join-norm",
     "error",
     group="norms",
     needs="target passes that print the norm of every capture and of the joined state",
+    message="What is joined is not what was captured: norm^2 of the joined state differs from the sum over its captures"
+    " by {residual:.1e} in {pass_}{factor}.",
+    expected="norm {sum:.4f} (the root of the captures' squares)",
+    actual="norm {norm:.4f}",
+    evidence="{lines}; tolerance {tolerance:.1e}; {onset}",
+    help="a state is changed, exchanged or read from another pass between its capture and the join",
 )
-class JoinNorm(Rule):
+def join_norm(view: View) -> dict[str, Any]:
     """norm(joined)^2 is not the sum of the captures' norm^2: what was joined is not what was captured."""
+    found, join = sums_of(view), view.taken(view.join)
+    # A number of states that does not fit the captures is S101's or H103's, unless more was captured than joined.
+    fewer = found.joined.sum(axis=1)
+    looked = (
+        view.judged
+        & (found.holds >= 0)
+        & ~((view.states > 0) & ((view.states > fewer) | ((view.states < fewer) & (found.holds == 0))))
+    )
+    off = np.abs(found.residual)
+    bad = looked & (found.holds == 0)
+    if bad.any():
+        bad &= off > _short_floats(view, view.taken(np.where(found.joined, view.captures, -1)), join) + found.tolerance
 
-    def __init__(self, scene: Scene) -> None:
-        super().__init__(scene)
-        self._onset = Onset()
-        self._worst: tuple[float, float] | None = None
+    def detail(row: int) -> dict[str, Any]:
+        places = view.captures[row][found.joined[row]]
+        total = math.sqrt(float((view.records["norm"][places] ** 2).sum()))
+        factor = _factor(view, int(places[0]), int(view.join[row]), total)
+        return {
+            "residual": abs(float(found.residual[row])),
+            "factor": f": the join is {factor:.4g} times its captures" if factor is not None else "",
+            "sum": total,
+            "norm": float(join["norm"][row]),
+            "tolerance": float(found.tolerance[row]),
+            "lines": line_list(*view.records["line"][[*places, view.join[row]]].tolist()),
+            "writers": view.writers(int(view.join[row])),
+        }
 
-    def see(self, view: View) -> None:
-        """Compare one joined state with its captures."""
-        if view.item.role != "target" or not view.judged:
-            return
-        found = view.identity
-        join = view.join
-        if found is None or join is None or found.holds is None or found.residual is None:
-            return
-        # A number of states that does not fit the captures is S101's or H103's, unless more was captured than joined.
-        wanted = view.num_aux
-        if wanted is not None and wanted > len(found.joined):
-            return
-        if wanted is not None and wanted < len(found.joined) and not found.holds:
-            return
-        self.looked += 1
-        holds = found.holds or self._rounded(found, join.payload)
-        if self._worst is None or abs(found.residual) > abs(self._worst[0]):
-            self._worst = (found.residual, found.tolerance)
-        if holds:
-            self._onset.good(view.item)
-        else:
-            self._onset.fault(view.item, join, (view, found))
-
-    @staticmethod
-    def _rounded(found: Identity, join: Payload) -> bool:
-        """Return whether the identity holds for norms that were computed in a short float type before printing."""
-        norms = [join.norm or 0.0, *(record.payload.norm or 0.0 for record in found.joined)]
-        half = next((bits for bits in (8, 11) if all(_fits_mantissa(norm, bits) for norm in norms)), None)
-        if half is None or found.residual is None:
-            return False
-        # Half of the last bit of each norm; twice that in its square; once for the join, once for the sum.
-        return abs(found.residual) <= 4 * 2.0**-half + found.tolerance
-
-    def findings(self) -> Iterator[Finding]:
-        """Answer with the first pass whose join is not its captures."""
-        if self._onset and self._onset.first is not None:
-            view, found = self._onset.detail
-            join = view.join
-            total = sum((record.payload.norm or 0.0) ** 2 for record in found.joined)
-            factor = _factor(found.joined, join.payload, math.sqrt(total))
-            as_if = f": the join is {factor:.4g} times its captures" if factor is not None else ""
-            yield self.finding(
-                f"What is joined is not what was captured: norm^2 of the joined state differs from the sum over its"
-                f" captures by {abs(found.residual):.1e} in {pass_name(self._onset.first)}{as_if}.",
-                self._onset.place,
-                onset=self._onset,
-                expected=f"norm {math.sqrt(total):.4f} (the root of the captures' squares)",
-                actual=f"norm {join.payload.norm:.4f}",
-                evidence=f"{view.lines(*found.joined, join)}; tolerance {found.tolerance:.1e}; {self._onset.words}",
-                help="a state is changed, exchanged or read from another pass between its capture and the join",
-            )
-
-    def checked(self) -> Checked:
-        """Return the joins looked at, and the largest residual."""
-        worst = None if self._worst is None else f"{abs(self._worst[0]):.1e} of {self._worst[1]:.1e} allowed"
-        return Checked(self.looked, "pass", worst)
+    worst = int(np.where(looked & ~found.alone, off, -1).argmax()) if looked.any() else None
+    part: dict[str, Any] = {"onset": view.onset(looked, bad, join["line"], detail, looked & found.alone)}
+    if worst is not None:
+        part["worst"] = _Worst(float(off[worst]), float(found.tolerance[worst]))
+    return part
 
 
-def _fits_mantissa(value: float, bits: int) -> bool:
-    """Return whether a number has no more than so many significant bits."""
-    mantissa, _ = math.frexp(value)
-    return float.is_integer(mantissa * 2.0**bits)
+class _Worst(NamedTuple):
+    """The largest value seen, and what is allowed."""
+
+    value: float
+    allowed: float
+
+    def __add__(self, other: _Worst) -> _Worst:  # type: ignore[override]
+        return max(self, other)
 
 
-def _factor(joined: Sequence[Record], join: Payload, norm: float) -> float | None:
+@join_norm.answer
+def _(part: dict[str, Any], life: Life) -> Iterator[Finding]:
+    yield from join_norm.first_fault(part["onset"], life)
+
+
+@join_norm.checked
+def _(part: dict[str, Any], _life: Life) -> Checked:
+    worst = part.get("worst")
+    words = None if worst is None else f"{worst.value:.1e} of {worst.allowed:.1e} allowed"
+    return Checked(part["onset"].seen, "pass", words)
+
+
+def _factor(view: View, first: int, join: int, norm: float) -> float | None:
     """Return the one factor between the captures and the join, None when there is none.
 
     It must be the same for every first value and for the norms (``norm``: of all captures together): a factor of the
     first state alone, or of another one, is none of the join.
     """
-    first = joined[0].payload
-    if not first.head or not join.head or not join.norm or not norm:
+    mine, theirs, whole = view.values(first), view.values(join), float(view.records["norm"][join])
+    ratios = [b / a for a, b in zip(mine, theirs, strict=False) if a]
+    if len(ratios) < 2 or not whole or not norm:
         return None
-    ratios = [b / a for a, b in zip(first.head, join.head, strict=False) if a]
-    if len(ratios) < 2 or abs(ratios[0] - 1) < 1e-3 or max(ratios) - min(ratios) > 1e-2 * abs(ratios[0]):
+    if abs(ratios[0] - 1) < 1e-3 or max(ratios) - min(ratios) > 1e-2 * abs(ratios[0]):
         return None
     factor = sum(ratios) / len(ratios)
-    whole = join.norm / norm
     # First values are printed as a short float type holds them; the distance from 1 must agree, not only the size.
-    return whole if abs(abs(factor) - whole) <= 0.2 * abs(whole - 1) else None
+    return whole / norm if abs(abs(factor) - whole / norm) <= 0.2 * abs(whole / norm - 1) else None
 
 
-@register(
+@rule(
     "N105",
     "join-order",
     "error",
     group="norms",
     needs="first values of the captures and of the joined state (or of the draft's input, when it has the join's norm)",
+    message="The joined state {begins}, in {pass_}.",
+    expected="{expected}",
+    actual="{actual}",
+    evidence="{lines}; {onset}",
+    help="{advice}",
 )
-class JoinOrder(Rule):
+def join_order(view: View) -> Onset:
     """The first values of the joined state are not those of its first capture: order or content differs."""
+    found, join = sums_of(view), view.taken(view.join)
+    printed = view.join.copy()
+    # Where the join prints no first values, the draft's input with the same norm stands for it.
+    bare = view.target & (view.join >= 0) & (join["count"] == 0)
+    if bare.any():
+        fresh = view.passes["due_fresh"].to_numpy() & view.passes["how"].eq_missing("norm").to_numpy()
+        due = view.joins_at(np.where(fresh & (view.read >= 0), view.passes["due_line"].fill_null(-1).to_numpy(), -1))
+        told = (due >= 0) & bare[view.of[due]]
+        printed[view.of[due[told]]] = view.read[told]
+    told = view.judged & view.target & (view.join >= 0) & (view.captured > 0)
+    told &= found.rows
+    chosen = found.joined.sum(axis=1)
+    # What is captured and not joined is the embedding, where nothing else is known.
+    skips = (chosen != view.states) & (view.states == view.captured - 1) & (view.captured > 1)
+    told &= (view.states < 0) | (chosen == view.states) | (skips & (view.layer_of(0) == 0))
+    begin = np.where(skips, 1, found.joined.argmax(axis=1) if found.joined.shape[1] else 0)
+    at = view.capture(begin)
+    holds = same_head(view.taken(at), view.taken(printed))
+    alone, bad = np.zeros(view.size, np.bool_), holds == 0
+    if view.differing.height:
+        mine, theirs = (view.taken(at, others=one) for one in (False, True))
+        out = [view.taken(printed, others=one) for one in (False, True)]
+        fine = [(same_head(mine, one) != 0) | (same_head(theirs, one) != 0) for one in out]
+        alone, bad = fine[0] != fine[1], ~fine[0] & ~fine[1]
 
-    def __init__(self, scene: Scene) -> None:
-        super().__init__(scene)
-        self._onset = Onset()
-        self._headless: dict[tuple[Any, ...], View] = {}
+    def detail(row: int, *, other: bool = False) -> dict[str, Any]:
+        place, first = int(printed[row]), int(at[row])
+        values = view.values(place, other=other)
+        one = one_of(view.others if other else view.records, place)
+        which = [
+            int(capture)
+            for capture in view.captures[row, : view.captured[row]].tolist()
+            if same_head(one_of(view.records, capture), one)[0] == 1
+        ]
+        lines = [int(view.records["line"][first]), *(int(view.records["line"][one]) for one in which[:1])]
+        source = view.others if other else view.records
+        advice = "the first part of the join is another tensor, or other rows of this one"
+        begins = f"does not begin with its first capture, {view.name(first)}, nor with another"
+        if which:
+            begins = f"begins with {view.name(which[0])}, not with {view.name(first)}"
+            advice = "the states are joined in another order than the layers': the draft's fc expects rising layers"
+        return {
+            "begins": begins,
+            "expected": head_words(view.values(first)),
+            "actual": head_words(values),
+            "lines": line_list(*lines, int(source["line"][place])),
+            "advice": advice,
+            "writers": view.writers(place, speaker=not other),
+        }
 
-    def see(self, view: View) -> None:
-        """Compare heads; where the join prints none, the draft's input stands for it."""
-        item, join = view.item, view.join
-        if item.role == "draft":
-            self._by_input(view)
-            return
-        self._headless.pop(item.group, None)
-        if join is None or not view.judged or not view.captures:
-            return
-        if self._untold(view):
-            return
-        if join.payload.head:
-            self._compare(view, join)
-        else:
-            self._headless[item.group] = view
+    def detail_alone(row: int) -> dict[str, Any]:
+        return detail(row, other=bool(fine[0][row]))
 
-    def _untold(self, view: View) -> bool:
-        """Return whether it cannot be told which captured state comes first in the join."""
-        joined, found = view.joined, view.identity
-        if joined is None or found is None or not joined:
-            return True
-        return view.num_aux is not None and len(joined) != view.num_aux
-
-    def _by_input(self, view: View) -> None:
-        before = self._headless.pop(view.item.group, None)
-        read = view.read
-        if before is None or before.join is None or read is None or view.order != 0 or not view.judged:
-            return
-        join = before.join.payload
-        if read.payload.shape == join.shape and same_norm(read.payload, join):
-            self._compare(before, read)
-
-    def _compare(self, view: View, printed: Record) -> None:
-        joined = view.joined
-        if not joined:
-            return
-        holds = same_head(joined[0].payload, printed.payload)
-        if holds is None:
-            return
-        self.looked += 1
-        if holds:
-            self._onset.good(view.item)
-            return
-        of = next((one for one in view.captures if same_head(one.payload, printed.payload)), None)
-        self._onset.fault(view.item, printed, (view, joined[0], of, printed))
-
-    def findings(self) -> Iterator[Finding]:
-        """Answer with the first join that begins with something else."""
-        if self._onset and self._onset.first is not None:
-            view, first, of, printed = self._onset.detail
-            name = layer_name(first.payload.event, first.payload.layer)
-            if of is not None:
-                begins = f"begins with {layer_name(of.payload.event, of.payload.layer)}, not with {name}"
-                advice = "the states are joined in another order than the layers': the draft's fc expects rising layers"
-            else:
-                begins = f"does not begin with its first capture, {name}, nor with another"
-                advice = "the first part of the join is another tensor, or other rows of this one"
-            yield self.finding(
-                f"The joined state {begins}, in {pass_name(self._onset.first)}.",
-                self._onset.place,
-                onset=self._onset,
-                expected=head_words(first.payload),
-                actual=head_words(printed.payload),
-                evidence=f"{view.lines(first, of, printed)}; {self._onset.words}",
-                help=advice,
-            )
+    line = view.taken(printed)["line"]
+    return view.onset(told & (holds >= 0), bad, line, detail, alone, detail_alone if view.differing.height else None)
 
 
-def head_words(payload: Payload) -> str:
-    """Return the first printed values, three of them."""
-    if not payload.head:
-        return "no first values"
-    return f"first values {', '.join(f'{value:.6g}' for value in payload.head[:3])}"
+# ------------------------------------------------------------------------------------------------- the draft's input
 
 
-@register(
+@rule(
     "N106",
     "draft-input",
     "error",
     group="norms",
     needs="the joined state of a target pass and the draft's input right after it, with norm or first values",
 )
-class DraftInput(Rule):
+def draft_input(view: View) -> dict[str, Any]:
     """The draft's k x hidden input is not the last joined state: stale, or wrong rows."""
+    table = view.passes
+    due: Columns = {name: table[f"due_{name}"].fill_null(-1).to_numpy() for name in ("rows", "width", "line")}
+    due |= {
+        "norm": table["due_norm"].fill_null(np.nan).to_numpy(),
+        "slack": np.where(table["due_norm"].is_null().to_numpy(), -1.0, table["due_slack"].fill_null(0.0).to_numpy()),
+        "key": table["due_key"].fill_null(0).to_numpy(),
+        "rounded": table["due_rounded"].fill_null(value=False).to_numpy(),
+    }
+    of = view.joins_at(due["line"])
+    due["count"] = np.where(of >= 0, view.taken(of)["count"], 1)
+    traced = table["traced"].cast(pl.Int64).fill_null(-1).to_numpy()
+    reads = view.judged & ~view.target & (view.read >= 0) & table["due_fresh"].to_numpy() & (due["line"] >= 0)
+    fed = (view.phase == EXTEND) | (view.phase == DRAFT_EXTEND) | ((view.phase == UNKNOWN) & (view.fc >= 0))
+    read = view.taken(view.read)
+    # One state where several were joined is S104's.
+    looked = reads & fed & ~((read["width"] == read["embeds"]) & (read["width"] != due["width"]))
+    bad = traced == 0
+    kept = (read["rows"] >= 0) & (due["rows"] >= 0) & (read["rows"] < due["rows"])
+    # Rows of a tree change their order, so without first values of the join nothing is told by the norm; by those of
+    # its first capture it is.
+    bare = looked & (due["count"] == 0) & (traced != 1)
+    tree = bare & (view.segment.topk != 1)
+    if tree.any():
+        first = np.where(of >= 0, view.capture(np.zeros(view.size, np.int64))[view.of[of]], -1)
+        holds = same_head(read, view.taken(first))
+        bad = np.where(tree, holds == 0, bad)
+        traced = np.where(tree, holds, traced)
+    untold = looked & (traced < 0)
+    looked &= traced >= 0
+    ago = table["ago"].fill_null(-1).to_numpy()
+    # What one writer alone reads: only where all writers joined one state.
+    alone = np.zeros(view.size, np.bool_)
+    if view.differing.height:
+        split = looked & view.parted[np.maximum(view.read, 0)]
+        alone, bad = _one_reader(view, split, of, bad)
 
-    def __init__(self, scene: Scene) -> None:
-        super().__init__(scene)
-        self._whole = Onset()
-        self._kept = Onset()
-        self._stale: dict[int, int] = {}
-        self._untold: dict[str, int] = {}
+    def detail(row: int, *, other: bool = False) -> dict[str, Any]:
+        place = int(view.read[row])
+        source = view.others if other else view.records
+        values = view.values(place, other=other)
+        zeros = source["norm"][place] == 0 and source["rows"][place] != 0 and not any(values)
+        joined = due["norm"][row]
+        theirs = view.values(int(of[row])) if of[row] >= 0 else []
+        return {
+            "zeros": bool(zeros),
+            "differs": _difference(view.taken(view.read, others=other), due, row, values, theirs),
+            "due_line": int(due["line"][row]),
+            "expected": _print(int(due["rows"][row]), float(joined) if due["slack"][row] >= 0 else None, theirs),
+            "actual": _print(
+                int(source["rows"][place]),
+                float(source["norm"][place]) if source["slack"][place] >= 0 else None,
+                values,
+            ),
+            "writers": view.writers(place, speaker=not other),
+        }
 
-    def see(self, view: View) -> None:
-        """Take the trace of one draft input."""
-        trace = view.trace
-        if trace is None or not view.judged or view.read is None:
-            return
-        before = self.scene.last_join.get(view.item.group)
-        if before is not None and not before.item.complete:
-            return
-        width = view.read.payload.width
-        if before is not None and before.join is not None and width == view.draft_hidden != before.join.payload.width:
-            return  # one state where several were joined is S104's
-        if before is not None and before.join is not None and not before.join.payload.head and self.scene.topk != 1:
-            trace = self._by_capture(before, view.read, trace)
-        if trace.traced is None:
-            self._untold[trace.reason or ""] = self._untold.get(trace.reason or "", 0) + 1
-            return
-        self.looked += 1
-        # Spec v1 keeps the accepted rows of the requests that go on: when request 0 has just ended, row 0 is another.
-        fewer = trace.rows_kept is not None and self.scene.segment.spec_version != "v2"
-        onset = self._kept if fewer else self._whole
-        if trace.traced:
-            onset.good(view.item)
-            return
-        if trace.passes_ago is not None:
-            self._stale[trace.passes_ago] = self._stale.get(trace.passes_ago, 0) + 1
-        onset.fault(view.item, view.read, (trace, view.read, before))
+    def detail_alone(row: int) -> dict[str, Any]:
+        return detail(row, other=traced[row] == 1)
 
-    @staticmethod
-    def _by_capture(before: View, read: Record, trace: Trace) -> Trace:
-        """Trace an input of a tree by its first values alone, where the join prints none: by those of its first state.
+    line = np.where(alone & (traced == 1), view.taken(view.read, others=True)["line"], read["line"])
+    part: dict[str, Any] = {"untold": int(untold.sum()), "trees": int((untold & tree).sum())}
+    for name, mask in (("whole", looked & ~kept), ("kept", looked & kept)):
+        part[name] = view.onset(mask, bad, line, detail, alone, detail_alone)
+        part[f"ago_{name}"] = {
+            int(back): int(((ago == back) & mask & bad).sum())
+            for back in np.unique(ago[mask & bad]).tolist()
+            if back > 0
+        }
+    return part
 
-        With topk above 1 equal rows may be gathered in another order, so a norm says nothing against them.
-        """
-        if trace.traced or before.join is None or read.payload.width != before.join.payload.width:
-            return trace
-        first = before.joined
-        same = same_head(read.payload, first[0].payload) if first else None
-        if same is None:
-            return trace._replace(
-                traced=None, reason="rows of a tree change their order, and no first values are printed"
+
+def _one_reader(view: View, split: Array, of: Array, bad: Array) -> tuple[Array, Array]:
+    """Return where one writer alone reads another state than was joined, and where all do.
+
+    Of an input that writers print differently both values are compared with the joined state; where its own writers
+    joined different ones, which of them is due cannot be told.
+    """
+    agreed = split & (of >= 0) & ~view.parted[np.maximum(of, 0)]
+    due_state = view.taken(of)
+    theirs = view.taken(view.read, others=True)
+    fine = (same_norm(theirs, due_state) != 0) & (same_head(theirs, due_state) != 0)
+    alone = agreed & (fine == bad)
+    return alone, np.where(split, agreed & bad & ~fine, bad)
+
+
+def _print(rows: int, norm: float | None, values: Sequence[float]) -> str:
+    return f"{count(max(rows, 0), 'row')}, {'' if norm is None else f'norm {norm:.4f}, '}{head_words(values)}"
+
+
+def _difference(read: Columns, due: Columns, row: int, mine: Sequence[float], theirs: Sequence[float]) -> str:
+    """Say in words how an input differs from the joined state before it."""
+    if read["width"][row] != due["width"][row]:
+        return f"width {read['width'][row]} against {due['width'][row]}"
+    if read["rows"][row] > due["rows"][row] >= 0:
+        return f"{read['rows'][row]} rows read, {due['rows'][row]} rows joined"
+    if read["count"][row] and (read["key"][row] != due["key"][row] or not due["count"][row]) and mine != theirs:
+        return "the first values differ"
+    return f"norm {float(read['norm'][row])} against {float(due['norm'][row])}"
+
+
+@draft_input.answer
+def _(part: dict[str, Any], life: Life) -> Iterator[Finding]:
+    whole, kept, ago = part["whole"], part["kept"], part["ago_whole"]
+    # Spec v1 keeps the accepted rows of the requests that go on: when request 0 has just ended, row 0 is another.
+    if life.segment.spec_version == "v2":
+        whole, kept, ago = (
+            add(kept, whole) if _earlier(kept, whole) else add(whole, kept),
+            Onset(),
+            add(ago, part["ago_kept"]),
+        )
+    most = kept.seen >= _LEAST_V1_INPUTS and kept.bad * 2 > kept.seen
+    told = [earliest(one, life) for one in (whole, kept if most else replace(kept, first=None))]
+    found = [(one, only) for one, only in told if one is not None and one.first is not None]
+    if not found:
+        return
+    onset, alone = min(found, key=lambda one: one[0].first.place.line)
+    detail = onset.first.detail
+    bad, seen = (onset.bad, onset.seen) if alone else (whole.bad + kept.bad * most, whole.seen + kept.seen * most)
+    ago = add(ago, part["ago_kept"]) if most else ago
+    stale = max(ago, key=lambda back: ago[back], default=None)
+    if detail["zeros"]:
+        what = "it is all zero"
+        advice = "a buffer that was never written reaches the draft: look at what copies the joined state"
+    elif not alone and stale is not None and ago[stale] * 2 > bad:
+        past = "the one before it" if stale == 1 else f"{stale} target passes older"
+        what = f"it is {past} in {ago[stale]:,} of {bad:,} cases"
+        advice = "a buffer is read before the new states are written into it: look at the order of copy and forward"
+    else:
+        what = detail["differs"]
+        advice = "other rows, or another buffer, reach the draft: compare both lines"
+    who = f", on {writers(onset.first)}" if alone else ""
+    yield draft_input.finding(
+        f"The draft's input is not the state that was joined last{who}: {what}; {percent(bad, seen)} of"
+        f" {count(seen, 'input')}.",
+        onset.first.place,
+        expected=detail["expected"],
+        actual=detail["actual"],
+        evidence=f"{onset.words}; the joined state before it stands at line {detail['due_line']}",
+        help=advice,
+    )
+
+
+def _earlier(one: Onset, other: Onset) -> bool:
+    return one.first is not None and (other.first is None or one.first.place.line < other.first.place.line)
+
+
+@draft_input.why_not
+def _(part: dict[str, Any], _life: Life) -> str | None:
+    if part["trees"]:
+        return "rows of a tree change their order, and no first values are printed"
+    return "too little of the joined states and inputs is printed to compare" if part["untold"] else None
+
+
+@draft_input.checked
+def _(part: dict[str, Any], life: Life) -> Checked:
+    whole, kept = part["whole"], part["kept"]
+    v1 = kept.bad and life.segment.spec_version != "v2"
+    worst = f"{kept.bad} of {kept.seen} inputs of spec v1 begin with another row" if v1 else None
+    return Checked(whole.seen + kept.seen, "input", worst)
+
+
+# ----------------------------------------------------------------------------------------------------- frozen states
+
+
+class _Streak(NamedTuple):
+    """A run of passes that print one state unchanged: how many repetitions, and the first of them."""
+
+    times: int
+    first: Seen
+
+
+class Frozen:
+    """States of one source from pass to pass.
+
+    edges
+        the first and the last pass: their states by layer, and what a finding needs of them.
+    lead, trail
+        by layer, repetitions from the first pass on, and up to the last one.
+    found
+        by layer, the first streak that is long enough.
+    """
+
+    def __init__(self, seen: int, width: int, edges: list[Any], lead: Any, trail: Any, found: Any) -> None:
+        self.seen, self.width, self.edges = seen, width, edges
+        self.lead, self.trail, self.found = lead, trail, found
+
+    def __add__(self, other: Frozen) -> Frozen:
+        """Return both as one: the streaks at the border are joined."""
+        (first, last), (begin, end) = self.edges, other.edges
+        both, still = _unchanged(last, begin)
+        found, trail, lead = dict(self.found), dict(other.trail), dict(self.lead)
+        for layer in both:
+            run = other.lead.get(layer, _Streak(0, begin.seen))
+            if layer not in still:
+                continue
+            before = self.trail.get(layer)
+            streak = _Streak(
+                (before.times if before else 0) + 1 + run.times, before.first if before else begin.detail(layer)
             )
-        if same:
-            return Trace("head", traced=True, rows_kept=trace.rows_kept)
-        return trace._replace(traced=False, reason="the first values differ")
-
-    def findings(self) -> Iterator[Finding]:
-        """Answer for inputs of equal rows; for kept rows only when most of them are another state."""
-        kept = self._kept
-        most = kept.seen >= _LEAST_V1_INPUTS and kept.bad * 2 > kept.seen
-        onsets = [one for one in (self._whole, kept if most else None) if one is not None and one.first is not None]
-        if not onsets:
-            return
-        onset = min(onsets, key=lambda one: 0 if one.place is None else one.place.line)
-        trace, read, before = onset.detail
-        bad, seen = self._whole.bad + kept.bad * most, self._whole.seen + kept.seen * most
-        stale = most_common(self._stale)
-        is_stale = stale is not None and self._stale[stale] * 2 > bad
-        if _is_zero(read.payload):
-            what = "it is all zero"
-            advice = "a buffer that was never written reaches the draft: look at what copies the joined state"
-        elif is_stale:
-            past = "the one before it" if stale == 1 else f"{stale} target passes older"
-            what = f"it is {past} in {self._stale[stale or 0]:,} of {bad:,} cases"
-            advice = "a buffer is read before the new states are written into it: look at the order of copy and forward"
-        else:
-            what = trace.reason or "other values"
-            advice = "other rows, or another buffer, reach the draft: compare both lines"
-        source = (
-            "" if trace.source is None else f"; the joined state before it stands at line {_join_line(before, trace)}"
-        )
-        yield self.finding(
-            f"The draft's input is not the state that was joined last: {what}; {percent(bad, seen)} of"
-            f" {count(seen, 'input')}.",
-            onset.place,
-            onset=onset,
-            expected=_fingerprint(before.join.payload) if before is not None and before.join is not None else None,
-            actual=_fingerprint(read.payload),
-            evidence=f"{onset.words}{source}",
-            help=advice,
-        )
-
-    def why_not(self) -> str:
-        """Say why none could be told."""
-        if self._untold:
-            return str(most_common(self._untold))
-        return super().why_not()
-
-    def checked(self) -> Checked:
-        """Return the inputs looked at, and how many of spec v1 begin with another row."""
-        worst = (
-            f"{self._kept.bad} of {self._kept.seen} inputs of spec v1 begin with another row" if self._kept else None
-        )
-        return Checked(self.looked, "input", worst)
+            if streak.times >= _FROZEN:
+                found.setdefault(layer, streak)
+            if run.times == other.seen:
+                trail[layer] = streak
+            if lead.get(layer, _Streak(0, first.seen)).times == self.seen:
+                lead[layer] = _Streak(self.seen + 1 + run.times, streak.first)
+        for layer, streak in other.found.items():
+            found.setdefault(layer, streak)
+        counted = self.seen + other.seen + (len(both) > 1)
+        return Frozen(counted, max(self.width, other.width, len(both)), [first, end], lead, trail, found)
 
 
-def _join_line(before: View | None, trace: Any) -> int:
-    return before.join.line if before is not None and before.join is not None else trace.source.line
+class _Edge:
+    """The telling states of one pass: {layer: (norm, slack, first values, rounded, line)}."""
+
+    def __init__(self, view: View, row: int) -> None:
+        self.seen = view.seen(row)
+        self.verify = bool(view.phase[row] == VERIFY)
+        self.states = {}
+        telling = _telling(view.taken(view.captures[row]))
+        for place, tells in zip(view.captures[row].tolist(), telling.tolist(), strict=True):
+            layer = int(view.records["layer"][place])
+            if place >= 0 and tells and layer > 0:
+                self.states[layer] = {name: column[place : place + 1] for name, column in view.records.items()}
+
+    def detail(self, layer: int) -> Seen:
+        state = self.states[layer]
+        values = state["values"][0][: int(state["count"][0])].tolist()
+        place = Place(self.seen.place.file, int(state["line"][0]))
+        return self.seen._replace(place=place, detail={"head": head_words(values)})
 
 
-def _fingerprint(payload: Payload) -> str:
-    norm = "" if payload.norm is None else f"norm {payload.norm:.4f}, "
-    return f"{count(payload.rows or 0, 'row')}, {norm}{head_words(payload)}"
+def _unchanged(before: _Edge, now: _Edge) -> tuple[list[int], list[int]]:
+    """Return the layers that both passes print, and those whose state is the same in both."""
+    both = [layer for layer in now.states if layer in before.states]
+    if len(both) < 2:
+        return [], []
+    still = [layer for layer in both if same_head(now.states[layer], before.states[layer])[0] == 1]
+    # All of them unchanged is the same prompt again, unless it is a verify: its tokens are new every time.
+    if len(still) == len(both):
+        norms = all(same_norm(now.states[layer], before.states[layer])[0] == 1 for layer in both)
+        still = still if now.verify and norms else []
+    return both, still
 
 
-@register(
+@rule(
     "N107",
     "frozen",
     "error",
     group="norms",
     needs="target passes with two or more layer captures that print first values",
+    message="{what} from pass to pass, while {but}.",
+    expected="another state in every pass",
+    actual="{head} in {passes} passes in a row",
+    evidence="the first repetition is in {pass_}, line {line}",
+    help="what is captured is a view of a buffer that is not written any more",
 )
-class Frozen(Rule):
+def frozen(view: View) -> dict[Any, Frozen]:
     """A captured state does not change from pass to pass while the others do, or none changes from verify to verify."""
+    made = {}
+    states = view.taken(view.captures)
+    useful = view.target & view.judged & (view.captured > 0)
+    telling = _telling(states) & (states["layer"] > 0)
+    for group in np.unique(view.group[useful]).tolist():
+        rows = np.flatnonzero(useful & (view.group == group))
+        made[view.tables.groups[group]] = _streaks(view, rows, states, telling)
+    return made
 
-    def __init__(self, scene: Scene) -> None:
-        super().__init__(scene)
-        self._before: dict[tuple[Any, ...], dict[int, Payload]] = {}
-        self._streaks: dict[tuple[Any, ...], tuple[int, View, Record]] = {}
-        # The first streak of a layer that is long enough: what comes later does not move the place.
-        self._found: dict[int, tuple[View, Record, int]] = {}
-        self._layers = 0
 
-    def see(self, view: View) -> None:
-        """Compare the captures of one pass with those of the pass before it."""
-        item = view.item
-        if item.role != "target" or not view.judged:
-            return
-        # The embedding of a token is the same wherever it stands, so an unchanged one says nothing.
-        now = {
-            record.payload.layer: record
-            for record in view.captures
-            if record.payload.layer is not None and not is_embedding(record.payload) and _telling(record.payload)
-        }
-        before = self._before.get(item.group, {})
-        self._before[item.group] = {layer: record.payload for layer, record in now.items()}
-        both = [layer for layer in now if layer in before]
-        if len(both) < 2:
-            return
-        self.looked += 1
-        still = [layer for layer in both if same_head(now[layer].payload, before[layer])]
-        # All of them unchanged is the same prompt again, unless it is a verify: its tokens are new every time.
-        if len(still) == len(both) and not (item.phase == "verify" and self._all_norms(now, before)):
-            still = []
-        for layer in both:
-            key = (item.group, layer)
-            if layer not in still:
-                self._streaks.pop(key, None)
+def _streaks(view: View, rows: Array, states: Taken, telling: Array) -> Frozen:
+    """Return the streaks of one source. Passes are compared column by column where their layers stand alike."""
+    first, last = _Edge(view, int(rows[0])), _Edge(view, int(rows[-1]))
+    steps = len(rows) - 1
+    lead: dict[int, _Streak] = {}
+    trail: dict[int, _Streak] = {}
+    found: dict[int, _Streak] = {}
+    if not steps:
+        return Frozen(0, 0, [first, last], lead, trail, found)
+    wide = view.captures.shape[1]
+    one, other = states.at(rows[:-1]), states.at(rows[1:])
+    both = telling[rows[:-1]] & telling[rows[1:]] & (one["layer"] == other["layer"])
+    heads = np.zeros((steps, wide), np.bool_)
+    norms = np.zeros((steps, wide), np.bool_)
+    for column in range(wide):
+        mine, theirs = (some.at((slice(None), column)) for some in (other, one))
+        heads[:, column] = both[:, column] & (same_head(mine, theirs) == 1)
+        norms[:, column] = same_norm(mine, theirs) == 1
+    amount = both.sum(axis=1)
+    every = (heads | ~both).all(axis=1)
+    allowed = (view.phase[rows[1:]] == VERIFY) & (norms | ~both).all(axis=1)
+    still = heads & ((amount > 1) & (~every | allowed))[:, None]
+    layers = np.where(both, other["layer"], -1)
+    for layer in np.unique(layers[still]).tolist() if still.any() else ():
+        mask = (still & (layers == layer)).any(axis=1)
+        present = (layers == layer).any(axis=1) & (amount > 1)
+        run, begins = 0, 0
+        # Only layers that repeat are walked, step by step.
+        for at in np.flatnonzero(present).tolist():
+            if not mask[at]:
+                if run and run == at:
+                    lead.setdefault(layer, _Streak(run, _Edge(view, int(rows[begins + 1])).detail(layer)))
+                run = 0
                 continue
-            times, first, record = self._streaks.get(key, (0, view, now[layer]))
-            self._streaks[key] = (times + 1, first, record)
-            known = self._found.get(layer)
-            if times + 1 >= _FROZEN and (known is None or known[1] is record):
-                self._found[layer] = (first, record, times + 1)
-        self._layers = max(self._layers, len(both))
-
-    @staticmethod
-    def _all_norms(now: dict[int, Record], before: dict[int, Payload]) -> bool:
-        return all(same_norm(now[layer].payload, before[layer]) for layer in now if layer in before)
-
-    def findings(self) -> Iterator[Finding]:
-        """Answer once for each frozen layer, or once for all of them."""
-        if len(self._found) == self._layers > 1:
-            view, record, times = min(self._found.values(), key=lambda found: found[1].line)
-            yield self._frozen("No captured state changes", "new tokens change every state", view, record, times)
-            return
-        for layer, (view, record, times) in sorted(self._found.items()):
-            what = f"The state of layer {layer} does not change"
-            yield self._frozen(what, "other layers' do", view, record, times)
-
-    def _frozen(self, what: str, but: str, view: View, record: Record, times: int) -> Finding:
-        return self.finding(
-            f"{what} from pass to pass, while {but}.",
-            Place(view.item.file, record.line),
-            expected="another state in every pass",
-            actual=f"{head_words(record.payload)} in {times + 1} passes in a row",
-            evidence=f"the first repetition is in {pass_name(view.item)}, line {record.line}",
-            help="what is captured is a view of a buffer that is not written any more",
-        )
+            begins = at if not run else begins
+            run += 1
+            if run >= _FROZEN and (
+                layer not in found or found[layer].first.number == int(view.number[rows[begins + 1]])
+            ):
+                found[layer] = _Streak(run, _Edge(view, int(rows[begins + 1])).detail(layer))
+        if run:
+            trail[layer] = _Streak(run, _Edge(view, int(rows[begins + 1])).detail(layer))
+            if begins == 0:
+                lead.setdefault(layer, trail[layer])
+    return Frozen(int((amount > 1).sum()), int(amount.max()), [first, last], lead, trail, found)
 
 
-@register("N201", "drift", "warning", group="norms", needs="a second run to compare with: logscope diff GOOD THIS")
-class Drift(Rule):
+@frozen.answer
+def _(part: dict[Any, Frozen], life: Life) -> Iterator[Finding]:
+    found: dict[int, _Streak] = {}
+    for source in part.values():
+        for layer, streak in source.found.items():
+            if layer not in found or streak.first.place.line < found[layer].first.place.line:
+                found[layer] = streak
+    told = sorted(found.items())
+    whole = len(found) == max((one.width for one in part.values()), default=0) > 1
+    if whole:
+        told = [min(found.items(), key=lambda one: one[1].first.place.line)]
+    for layer, streak in told:
+        what = "No captured state changes" if whole else f"The state of layer {layer} does not change"
+        but = "new tokens change every state" if whole else "other layers' do"
+        first = streak.first
+        detail = {**first.detail, "what": what, "but": but, "passes": streak.times + 1, "line": first.place.line}
+        yield frozen.told(Onset(1, 1, 1, first._replace(detail=detail)))
+
+
+@frozen.checked
+def _(part: dict[Any, Frozen], _life: Life) -> Checked:
+    return Checked(sum(one.seen for one in part.values()))
+
+
+@rule("N201", "drift", "warning", group="norms", needs="a second run to compare with: logscope diff GOOD THIS")
+def drift(_view: View) -> None:
     """A state's rms differs from that of a good run. ``check`` never decides it: it is ``diff``'s."""
 
-    def why_not(self) -> str:
-        """Say what one log alone can never show."""
-        return (
-            "whether the fc's output is right, whether two states after the first are exchanged before they are"
-            " captured, and whether a whole pass is scaled cannot be decided without a baseline: logscope diff GOOD"
-            " THIS"
-        )
+
+@drift.why_not
+def _(_part: None, _life: Life) -> str:
+    return (
+        "whether the fc's output is right, whether two states after the first are exchanged before they are captured,"
+        " and whether a whole pass is scaled cannot be decided without a baseline: logscope diff GOOD THIS"
+    )

@@ -6,7 +6,7 @@ names the most likely cause. It must not look at a run: it sees findings and wha
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from logscope.queries.words import and_list, count
 
@@ -21,10 +21,10 @@ ORDER = (
     "N102", "N103", "N107", "N101", "R101", "S103", "S102",
     "N104", "N105", "N106", "N201",
     "C101", "E102", "E101",
-    "A102", "A101", "A103", "A104",
+    "A102", "A101", "A105", "A103", "A104",
     "L101", "L102", "L103", "L104",
 )  # fmt: skip
-_LOW = frozenset({"A101", "A103"})
+_LOW = frozenset({"A101", "A103", "A105"})
 # cause -> what follows from it.
 EXPLAINS: Mapping[str, frozenset[str]] = {
     "C101": frozenset({"H103", "S101", "N101"}),
@@ -38,7 +38,7 @@ EXPLAINS: Mapping[str, frozenset[str]] = {
     "H101": frozenset({"N106"}) | _LOW,
     "S102": frozenset({"E101", "E102", "N104", "N106"}) | _LOW,
     "S103": frozenset({"R101", "E101", "E102"}),
-    "R101": _LOW | {"H103", "N104", "N105", "N106"},
+    "R101": _LOW,
     "N101": frozenset({"A102", "E101", "N102", "N104", "N105", "N106"}) | _LOW,
     "N102": frozenset({"N103", "N104", "N105"}) | _LOW,
     "N103": frozenset({"N104", "N105"}) | _LOW,
@@ -55,9 +55,12 @@ _IDENTITIES = ("N104", "N105", "N106")
 # Rules that can look at every target pass; one that saw less than a quarter of them is named in the verdict.
 _OF_TARGETS = ("S101", "H102", "H103", "H104", "N104", "N105")
 _FEW = 4
+# A log of which one line in so many is known is hardly known; a shorter one is told by its lines.
+_HARDLY, _SHORT = 20, 40
 _STRENGTH = {"error": 0, "warning": 1, "note": 2}
 _EFFECTS = {
     "A101": "that nothing is accepted",
+    "A105": "that next to nothing is accepted",
     "A102": "that everything is accepted, which is no good sign",
     "A103": "the fall of acceptance",
     "E101": "the exception",
@@ -83,13 +86,13 @@ def ranked(findings: Iterable[Finding], lives: Lives | None = None) -> list[Find
     A finding explains others of its own server life only: another server's fault is no cause.
     """
     every = list(findings)
-    explained = _explained(every, lives or {})
+    follows = explained(every, lives or {})
 
     def key(finding: Finding) -> tuple[int, int, int, str, int]:
         place = finding.where
         return (
             _STRENGTH[finding.severity],
-            int(id(finding) in explained),
+            int(id(finding) in follows),
             ORDER.index(finding.rule),
             "" if place is None else place.file,
             0 if place is None else place.line,
@@ -98,13 +101,14 @@ def ranked(findings: Iterable[Finding], lives: Lives | None = None) -> list[Find
     return sorted(every, key=key)
 
 
-def _explained(findings: Sequence[Finding], lives: Lives) -> set[int]:
-    """Return the identities of findings that another of the same life, itself not a mere note, explains."""
+def explained(findings: Sequence[Finding], lives: Lives) -> dict[int, str]:
+    """Return by identity the findings that another of the same life, itself not a mere note, explains, and its rule."""
     causes = [finding for finding in findings if finding.severity != "note" and finding.rule in EXPLAINS]
     return {
-        id(finding)
+        id(finding): cause.rule
         for finding in findings
-        if any(finding.rule in EXPLAINS[cause.rule] and _together(cause, finding, lives) for cause in causes)
+        for cause in reversed(causes)
+        if finding.rule in EXPLAINS[cause.rule] and _together(cause, finding, lives)
     }
 
 
@@ -114,35 +118,56 @@ def _together(one: Finding, other: Finding, lives: Lives) -> bool:
     return first is None or second is None or first == second
 
 
-def headline(
-    findings: Sequence[Finding],
-    checked: Mapping[str, int],
-    passes: tuple[int, int],
-    unchecked: int,
-    lives: Lives | None = None,
-) -> str:
-    """Return the one sentence of a check.
+class Looked(NamedTuple):
+    """What was looked at: by rule how much, passes of target and draft, rules that could not be decided.
 
-    ``findings`` are ranked; ``checked`` says how much each rule looked at; ``passes`` are those of target and draft;
-    ``unchecked`` is how many rules could not be decided.
+    ``blocked`` says why passes were not judged at all, ``reserve`` what speaks against calling a log healthy.
     """
+
+    checked: Mapping[str, int]
+    passes: tuple[int, int]
+    unchecked: int
+    blocked: str | None = None
+    reserve: Sequence[str] = ()
+
+
+def headline(findings: Sequence[Finding], looked: Looked, lives: Lives | None = None) -> str:
+    """Return the one sentence of a check; ``findings`` are ranked."""
     serious = [finding for finding in findings if finding.severity != "note"]
+    checked = looked.checked
     if serious:
         return _cause(serious, checked, lives or {})
-    looked = sum(1 for number in checked.values() if number)
+    number = sum(1 for times in checked.values() if times)
     if not any(checked.get(code) for code in ORDER if code[0] in "SHNAR"):
         if not checked.keys() >= _WHOLE:
-            return f"Nothing is found by the rules that were selected; {unchecked} of them could not be decided."
-        return "Nothing that a rule could judge is in this log: no hidden states and no accept len were printed."
-    target, draft = passes
-    what = (
-        f"{count(target, 'target pass')} and {count(draft, 'draft pass')}" if target or draft else "the server's lines"
-    )
+            return f"Nothing is found by the rules that were selected; {looked.unchecked} of them could not be decided."
+        text = "Nothing that a rule could judge is in this log: no hidden states and no accept len were printed."
+        return _but("Hidden states are printed, and cannot be judged", looked) if looked.blocked else text
+    target, draft = looked.passes
+    passes = f"{count(target, 'target pass')} and {count(draft, 'draft pass')}"
+    what = passes if (target or draft) and not looked.blocked else "the server's lines"
     few = [code for code in _OF_TARGETS if 0 < _FEW * checked.get(code, 0) < target]
     part = f"; {and_list(few)} looked at {count(max(checked[code] for code in few), 'pass')} at most" if few else ""
-    notes = count(len(findings), "note") if findings else ""
-    rest = f"; {unchecked} could not be decided" if unchecked else ""
-    return f"No fault found: {looked} rules looked at {what}{part}{rest}{f'; {notes}' if notes else ''}."
+    notes = f"; {count(len(findings), 'note')}" if findings else ""
+    rest = f"; {looked.unchecked} could not be decided" if looked.unchecked else ""
+    text = f"{number} rules looked at {what}{part}{rest}{notes}"
+    if looked.blocked or looked.reserve:
+        return _but(f"Nothing is found, which proves little: {text}", looked)
+    return f"No fault found: {text}."
+
+
+def _but(text: str, looked: Looked) -> str:
+    return f"{text}. {'. '.join(_capital(one) for one in (*filter(None, [looked.blocked]), *looked.reserve))}."
+
+
+def _capital(text: str) -> str:
+    return f"{text[:1].upper()}{text[1:]}"
+
+
+def hardly_known(lines: int, unknown: int) -> str | None:
+    """Say that most of a log is not known; None where enough of it is."""
+    known = lines - unknown
+    return f"only {known:,} of {lines:,} lines are known" if lines >= _SHORT and known * _HARDLY < lines else None
 
 
 def _cause(serious: Sequence[Finding], checked: Mapping[str, int], lives: Lives) -> str:
