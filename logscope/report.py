@@ -5,15 +5,37 @@ question is written as. It must not know how a report is shown (render.py), nor 
 
 A question is a *fold*: it sees every item of a run once, in order, keeps what it needs and answers at the end. The
 same fold therefore serves a run in memory, a stream with flat memory, and a live log.
+
+What a person sees first is :attr:`Report.screen`, a view of the same answer that no machine-readable form holds: a list
+of sentences, :class:`Line` and :class:`Table`, the verdict first, worst first. :mod:`logscope.render.screen` sets it on
+24 lines, cuts what is too much and says so (``and 31 more: -v``): evidence below the last lines first, then rows of
+tables, then the last lines. Notes, findings, tables, facts and accounting stand behind ``-v``, one table behind
+``--table NAME``; ``-q`` shows the headline and the findings. A report without a screen is shown whole::
+
+    report.screen = [
+        "server.log   5,508 lines, all 5,472 records whole",   # a sentence: always shown, folded
+        "",                                                    # an empty line
+        Line("warning", "accept len", "1.04 of 4", chart=Chart([1.0, 1.2], low=1, high=4, worst=(0, 1))),
+        Line("ok", "captured", "layers 3, 31, 59 in every extend and verify"),
+        Line("error", "N106 draft-input", context.at(place), [
+            "The draft reads the previous pass's state",       # below it: a sentence
+            (":72", "joined", "norm 128.7467", "[0.0830 -0.1016 ...]"),    # rows of cells that follow each other
+            (":73", "input", "norm 128.8214", "[-0.0674 0.0605 ...]"),     # are aligned
+        ]),
+        Table([Column("phase", ""), Column("passes", align="right")], rows),   # no title, no caption
+    ]
+    report.next = context.command("check")                     # "next: logscope check server.log     all tables: -v"
 """
 
 from __future__ import annotations
 
 import math
+import os
+import shlex
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, TypeAlias
 
-from logscope.model import Accounting, Finding, ForwardPass, Segment, ServerEvent, Verdict
+from logscope.model import Accounting, Finding, ForwardPass, Place, Segment, ServerEvent, Verdict
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -21,6 +43,9 @@ if TYPE_CHECKING:
     import polars as pl
 
 SCHEMA = 1
+# More logs than these are named by their folder.
+MANY_LOGS = 3
+Mark: TypeAlias = Literal["error", "warning", "ok", "unknown"]
 Item: TypeAlias = Segment | ForwardPass | ServerEvent
 
 
@@ -75,6 +100,34 @@ class Table:
 
 
 @dataclass(slots=True)
+class Chart:
+    """Numbers in order, one character each, None where there is none; the axis goes from ``low`` to ``high``.
+
+    ``worst`` (first, one behind the last) is set in brackets.
+    """
+
+    values: list[float | None]
+    low: float | None = None
+    high: float | None = None
+    worst: tuple[int, int] | None = None
+
+
+@dataclass(slots=True)
+class Line:
+    """One line of a first screen: its mark, what it is about, what is said of it, and the evidence below it.
+
+    The texts of all lines begin in one column. ``mark`` None: nothing to judge. ``below`` holds sentences and rows of
+    cells (tuples); ``chart`` stands behind the text.
+    """
+
+    mark: Mark | None
+    name: str
+    text: str = ""
+    below: list[str | tuple[Any, ...]] = field(default_factory=list)
+    chart: Chart | None = None
+
+
+@dataclass(slots=True)
 class Report:
     """The answer to one question about a run.
 
@@ -90,6 +143,8 @@ class Report:
         by name; the names and columns of ``summarize`` are fixed.
     facts
         plain values by name; some names are fixed.
+    screen, next
+        what a person sees first, and the command that follows; in no machine-readable form (see the module).
     """
 
     kind: str
@@ -100,6 +155,8 @@ class Report:
     tables: dict[str, Table] = field(default_factory=dict)
     facts: dict[str, Any] = field(default_factory=dict)
     accounting: Accounting = field(default_factory=Accounting)
+    screen: list[str | Line | Table] = field(default_factory=list)
+    next: str | None = None
 
     @property
     def ok(self) -> bool:
@@ -170,6 +227,22 @@ class Context:
     accounting: Accounting = field(default_factory=Accounting)
     warnings: list[str] = field(default_factory=list)
     origins: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+    def at(self, place: Place | None) -> str:
+        """Return where something stands: ``:73`` where one log is read, whose name is said once, else ``file:73``."""
+        if place is None:
+            return ""
+        return f":{place.line}" if len(self.files) < 2 else str(place)
+
+    def command(self, name: str) -> str | None:
+        """Return the command that asks another question of the same logs; None when a pipe was read."""
+        if not self.files or not all(map(os.path.exists, self.files)):
+            return None
+        logs = self.files
+        if len(logs) > MANY_LOGS:
+            folders = list(dict.fromkeys(map(os.path.dirname, logs)))
+            logs = folders if len(folders) == 1 and folders[0] else ["LOG..."]
+        return " ".join(["logscope", name, *(log if log == "LOG..." else shlex.quote(log) for log in logs)])
 
 
 class Query(Protocol):

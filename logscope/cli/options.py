@@ -191,7 +191,7 @@ class Output:
         option("--output", "-o", help="Write to this file; its suffix decides the form.", panel=OUTPUT, metavar="FILE"),
     ] = None
     table: Annotated[
-        str | None, option("--table", help="The one table that CSV holds.", panel=OUTPUT, metavar="NAME")
+        str | None, option("--table", help="Only this table (CSV holds one).", panel=OUTPUT, metavar="NAME")
     ] = None
     redact: Annotated[
         Words,
@@ -222,7 +222,7 @@ class General:
     quiet: Annotated[bool, option("--quiet", "-q", help="Headline and findings only; no warnings.", panel=GENERAL)] = (
         False
     )
-    verbose: Annotated[bool, option("--verbose", "-v", help="Also show facts.", panel=GENERAL)] = False
+    verbose: Annotated[bool, option("--verbose", "-v", help="Also notes, all tables, facts.", panel=GENERAL)] = False
     debug: Annotated[bool, option("--debug", help="Show the traceback of a bug.", panel=GENERAL)] = False
     version: Version = False
 

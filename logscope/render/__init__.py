@@ -54,7 +54,7 @@ def format_of(path: PurePath, known: Mapping[str, str] = SUFFIXES) -> str:
 
 
 def render(report: Report, form: str = "table", style: Style = PLAIN, table: str | None = None) -> str:
-    """Return the report in a form (one of FORMATS); ``table`` names the one that CSV holds.
+    """Return the report in a form (one of FORMATS); ``table`` names the one that is wanted, in the forms table and CSV.
 
     Raises :class:`UsageError` for a form or a table there is not.
     """
@@ -62,7 +62,7 @@ def render(report: Report, form: str = "table", style: Style = PLAIN, table: str
     if form == "table":
         from logscope.render.terminal import text_report  # noqa: PLC0415 - each form loads its own module only
 
-        return text_report(report, style)
+        return text_report(report, style, table)
     if form == "md":
         from logscope.render.markdown import to_markdown  # noqa: PLC0415
 

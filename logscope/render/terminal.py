@@ -11,6 +11,8 @@ import io
 from typing import TYPE_CHECKING, Any
 
 from logscope.render import layout
+from logscope.render.machine import pick_table
+from logscope.render.screen import screen_lines
 from logscope.render.text import (
     PLAIN,
     Style,
@@ -23,6 +25,7 @@ from logscope.render.text import (
     table_title,
     visible,
 )
+from logscope.report import Report
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -31,15 +34,20 @@ if TYPE_CHECKING:
     from rich.text import Text
 
     from logscope.errors import Message
-    from logscope.model import Finding
-    from logscope.report import Report, Table
+    from logscope.render.screen import Span
+    from logscope.report import Table
 
 COLORS = {"error": "bold red", "warning": "bold yellow", "note": "bold cyan", "bug": "bold magenta"}
 HEADLINES = {"ok": "bold green", "findings": "bold red", "unknown": "bold yellow"}
 
 
-def text_report(report: Report, style: Style = PLAIN) -> str:
-    """Return a report as text in the given style."""
+def text_report(report: Report, style: Style = PLAIN, table: str | None = None) -> str:
+    """Return a report, or the one table of it that is asked for, as text in the given style.
+
+    Raises :class:`UsageError` for a table there is not.
+    """
+    if table is not None:
+        report = Report(report.kind, "", tables={table: pick_table(report, table)})
     if style.width is None and not style.color:
         return plain_report(report, style)
     # A pipe that wants colours has no window: nothing may be folded there, so the page is as wide as its widest line.
@@ -67,40 +75,8 @@ def text_message(message: Message, kind: str, style: Style = PLAIN) -> str:
 
 def plain_report(report: Report, style: Style = PLAIN) -> str:
     """Return a report as plain text, each finding, note and row on a line of its own."""
-    lines = [visible(report.headline)]
-    for finding in report.findings:
-        lines += ["", *finding_lines(finding)]
-    if not style.quiet:
-        if report.notes:
-            lines += ["", *(f"note: {visible(note)}" for note in report.notes)]
-        for name, table in body_tables(report).items():
-            lines += ["", *plain_table(name, table, style)]
-        if style.verbose and report.facts:
-            lines += ["", "facts", *(f"  {visible(name)}: {cell(value)}" for name, value in report.facts.items())]
-        if report.accounting.lines:
-            lines += ["", accounting_words(report.accounting)]
-    return "\n".join(lines) + "\n"
-
-
-def finding_lines(finding: Finding) -> list[str]:
-    """Return a finding: ``file:line: severity CODE: message``, then its slots."""
-    lead = f"{place(finding.where)}: " if finding.where is not None else ""
-    out = [f"{lead}{finding.severity} {visible(finding.rule)}: {visible(finding.message)}"]
-    return [*out, *(f"  {slot}: {visible(text)}" for slot, text in slots(finding))]
-
-
-def plain_table(name: str, table: Table, style: Style = PLAIN) -> list[str]:
-    """Return a table as lines: title, caption, headings, rows."""
-    lines = [_title(name, table)]
-    if not table.rows:
-        return [*lines, "  (no rows)"]
-    return [*lines, *(f"  {line}" for _, line in layout.lines(layout.prepare(table, style)))]
-
-
-def _title(name: str, table: Table) -> str:
-    """Return the line above a table: its name (what ``--table`` takes), title and caption."""
-    title = visible(table_title(name, table))
-    return f"{title}: {visible(table.caption)}" if table.caption else title
+    lines = [" " * indent + "".join(text for text, _ in spans) for spans, indent in _parts(report, style, plain=True)]
+    return "".join(line.rstrip() + "\n" for line in lines)
 
 
 def rich_report(report: Report, style: Style | None = None) -> RenderableType:
@@ -118,8 +94,10 @@ class _Shown:
     def __rich_console__(self, console: Console, options: Any) -> Iterator[RenderableType]:
         """Yield the lines of the report, each as wide as it is."""
         style = self.style or Style(width=options.max_width, color=True, unicode=not options.ascii_only)
-        for text, indent in _parts(self.report, style):
-            yield from _folded(text, indent, console, style.width)
+        from rich.text import Text  # noqa: PLC0415 - plain text must not pay for rich
+
+        for spans, indent in _parts(self.report, style):
+            yield from _folded(Text.assemble(*spans), indent, console, style.width)
 
 
 def _folded(text: Text, indent: int, console: Console, width: int | None) -> Iterator[Text]:
@@ -131,53 +109,57 @@ def _folded(text: Text, indent: int, console: Console, width: int | None) -> Ite
         yield line
 
 
-def _parts(report: Report, style: Style) -> Iterator[tuple[Text, int]]:
+def _parts(report: Report, style: Style, *, plain: bool = False) -> Iterator[tuple[list[Span], int]]:
     """Yield the parts of a report, top to bottom, each with its indent."""
-    from rich.text import Text  # noqa: PLC0415 - plain text must not pay for rich
-
-    empty = Text(""), 0
-    yield Text(visible(report.headline), style=HEADLINES[report.verdict]), 0
+    empty: tuple[list[Span], int] = [], 0
+    screen = bool(report.screen) and not style.quiet
+    if screen:
+        yield from ((spans, 0) for spans in screen_lines(report, style))
+    elif report.headline:
+        yield [(visible(report.headline), HEADLINES[report.verdict])], 0
+    if screen and not style.verbose:
+        return
     for finding in report.findings:
         yield empty
         where = place(finding.where)
-        yield (
-            Text.assemble(
-                (f"{where}: " if where else "", "bold"),
-                (f"{finding.severity} {visible(finding.rule)}", COLORS[finding.severity]),
-                f": {visible(finding.message)}",
-            ),
-            0,
-        )
+        kind = f"{finding.severity} {visible(finding.rule)}", COLORS[finding.severity]
+        yield [(f"{where}: " if where else "", "bold"), kind, (f": {visible(finding.message)}", "")], 0
         for slot, text in slots(finding):
-            yield Text.assemble((f"{slot}: ", "cyan"), visible(text)), 2
+            yield [(f"{slot}: ", "cyan"), (visible(text), "")], 2
     if style.quiet:
         return
     if report.notes:
         yield empty
         for note in report.notes:
-            yield Text.assemble(("note: ", "cyan"), visible(note)), 0
+            yield [("note: ", "cyan"), (visible(note), "")], 0
     for name, table in body_tables(report).items():
-        yield empty
-        yield from _table_parts(name, table, style)
+        if report.headline or len(report.tables) > 1:
+            yield empty
+        yield from _plain_table(name, table, style) if plain else _table_parts(name, table, style)
     if style.verbose and report.facts:
         yield empty
-        yield Text("facts", style="bold"), 0
+        yield [("facts", "bold")], 0
         for key, value in report.facts.items():
-            yield Text.assemble((f"{visible(key)}: ", "cyan"), cell(value)), 2
+            yield [(f"{visible(key)}: ", "cyan"), (cell(value), "")], 2
     if report.accounting.lines:
         yield empty
-        yield Text(accounting_words(report.accounting), style="dim"), 0
+        yield [(accounting_words(report.accounting), "dim")], 0
 
 
-def _table_parts(name: str, table: Table, style: Style) -> Iterator[tuple[Text, int]]:
-    """Yield title, caption and body of a table, and what the window had no room for."""
-    from rich.text import Text  # noqa: PLC0415 - plain text must not pay for rich
-
+def _plain_table(name: str, table: Table, style: Style) -> Iterator[tuple[list[Span], int]]:
+    """Yield a table as lines that grep, awk and diff can work on: title, caption, headings, rows."""
     title = visible(table_title(name, table))
-    caption = f"  {visible(table.caption)}" if table.caption else ""
-    yield Text.assemble((title, "bold"), (caption, "dim")), 0
+    yield [(f"{title}: {visible(table.caption)}" if table.caption else title, "")], 0
+    rows = [line for _, line in layout.lines(layout.prepare(table, style))] if table.rows else ["(no rows)"]
+    yield from (([(line, "")], 2) for line in rows)
+
+
+def _table_parts(name: str, table: Table, style: Style) -> Iterator[tuple[list[Span], int]]:
+    """Yield title, caption and body of a table, and what the window had no room for."""
+    title = visible(table_title(name, table))
+    yield [(title, "bold"), (f"  {visible(table.caption)}" if table.caption else "", "dim")], 0
     if not table.rows:
-        yield Text("(no rows)", style="dim"), 2
+        yield [("(no rows)", "dim")], 2
         return
     columns = layout.prepare(table, style)
     dropped = layout.fit(columns, style.width)
@@ -185,11 +167,11 @@ def _table_parts(name: str, table: Table, style: Style) -> Iterator[tuple[Text, 
     for heading, line in layout.lines(columns):
         if not heading and not ruled:
             # The rule under the headings is the one line that is drawn; where the encoding lacks it, hyphens do.
-            yield Text(("─" if style.unicode else "-") * layout.total(columns), style="dim"), 0
+            yield [(("─" if style.unicode else "-") * layout.total(columns), "dim")], 0
             ruled = True
-        yield Text(line, style="bold cyan" if heading else ""), 0
+        yield [(line, "bold cyan" if heading else "")], 0
     if dropped:
-        yield Text(f"not shown for want of room: {', '.join(dropped)}", style="dim italic"), 0
+        yield [(f"not shown for want of room: {', '.join(dropped)}", "dim italic")], 0
 
 
 def _console(style: Style) -> Console:

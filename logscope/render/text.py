@@ -160,13 +160,19 @@ def column_texts(column: Column, values: Sequence[Any], style: Style = PLAIN) ->
     return [cell(value, places) for value in values]
 
 
-def sparkline(values: Sequence[float | None], unicode: bool = True) -> str:
-    """Return one character for each value, low to high; a blank where there is none, ``!`` for nan and inf."""
+def sparkline(
+    values: Sequence[float | None], unicode: bool = True, low: float | None = None, high: float | None = None
+) -> str:
+    """Return one character for each value, low to high; a blank where there is none, ``!`` for nan and inf.
+
+    The axis goes from ``low`` to ``high``, by default from the least to the largest value.
+    """
     finite = [value for value in values if value is not None and math.isfinite(value)]
     if not values:
         return "-"
     blocks = BLOCKS if unicode else ASCII_BLOCKS
-    low, high = (min(finite), max(finite)) if finite else (0.0, 0.0)
+    low = min(finite, default=0.0) if low is None else low
+    high = max(finite, default=0.0) if high is None else high
     out = []
     for value in values:
         if value is None:
@@ -176,7 +182,7 @@ def sparkline(values: Sequence[float | None], unicode: bool = True) -> str:
         else:
             # All equal: neither high nor low, so the middle.
             share = (value - low) / (high - low) if high > low else 0.5
-            out.append(blocks[min(len(blocks) - 1, int(share * len(blocks)))])
+            out.append(blocks[max(0, min(len(blocks) - 1, int(share * len(blocks))))])
     return "".join(out)
 
 
