@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     # The table below as type checkers and editors read it; a test holds the two together.
     from logscope.contract import Contract as Contract
-    from logscope.diffing import diff as diff
+    from logscope.diffing.report import diff as diff
     from logscope.errors import (
         ContractError as ContractError,
         GrammarError as GrammarError,
@@ -40,7 +40,7 @@ _PUBLIC = {
     "stream": "logscope.run",
     "open": "logscope.run",
     "Run": "logscope.run",
-    "diff": "logscope.diffing",
+    "diff": "logscope.diffing.report",
     "Event": "logscope.tables.event",
     "Report": "logscope.report",
     "Table": "logscope.report",

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     import polars as pl
 
     from logscope.contract import Contract
-    from logscope.diffing.answer import DiffReport
+    from logscope.diffing.report import DiffReport
     from logscope.model import Accounting, ForwardPass, Segment, ServerEvent
     from logscope.plot import Plot
     from logscope.queries.acceptance import By, Window
@@ -353,7 +353,7 @@ class Run:
         >>> good.diff("bad.log").first_divergence
 
         """
-        from logscope.diffing.answer import diff  # noqa: PLC0415 - a question is loaded when it is asked
+        from logscope.diffing.report import diff  # noqa: PLC0415 - a question is loaded when it is asked
 
         given = {} if rtol is None else {"rtol": rtol}
         return diff(self, candidate, grammars=grammars, **given)

@@ -527,6 +527,6 @@ def test_logs_are_compared_without_being_held():
 
 def test_the_library_name_is_a_function_whatever_was_imported_before():
     """``logscope.diff`` is the function also after the package behind it was imported."""
-    module = importlib.import_module("logscope.diffing")
+    module = importlib.import_module("logscope.diffing.report")
     assert module.DiffReport is type(report_of("style-logger", "style-logger"))
     assert logscope.diff(run_of("style-logger"), run_of("style-logger")).same

@@ -9,15 +9,15 @@ import re
 from functools import cache
 from itertools import pairwise
 
+import numpy as np
 import pytest
 from conftest import real_bytes
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import logscope
-from logscope.diffing.align import in_order
-from logscope.diffing.compare import RTOL, judge
-from logscope.diffing.states import PassStore, State, Tables, head_distance
+from logscope.diffing.align import Points, Side, in_order
+from logscope.diffing.compare import EQUAL, RTOL, judge
 from logscope.run import load
 
 QUICK = settings(max_examples=25, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
@@ -433,25 +433,32 @@ def test_removing_places_leaves_the_others_paired(sequence, data):
     assert [distinct[place] for place, _ in in_order(distinct, kept)] == kept
 
 
-HEADS = st.lists(st.floats(-10, 10), min_size=1, max_size=5).map(tuple)
+HEADS = st.lists(st.floats(-10, 10), min_size=1, max_size=5)
+
+
+def state(norm, head):
+    """Return one state of four rows, printed exactly."""
+    column = np.array([norm])
+    return Points(
+        *(np.array([number]) for number in (1, 4)), column, np.array([5e-5]), np.array([1]), np.array([len(head)]),
+        np.array([0.0]), [np.array([value]) for value in head],
+    )  # fmt: skip
 
 
 @settings(max_examples=200, derandomize=True)
 @given(HEADS, HEADS, st.floats(0.1, 1e4), st.floats(0.1, 1e4))
 def test_judging_does_not_depend_on_the_side(one_head, other_head, one_norm, other_norm):
     """Both orders give the same grade, and a state is equal to itself."""
-    one = State(0, 4, one_norm, 5e-5, one_head, (0.0,) * len(one_head))
-    other = State(0, 4, other_norm, 5e-5, other_head, (0.0,) * len(other_head))
-    assert judge(one, other, RTOL, heads=True)[0] == judge(other, one, RTOL, heads=True)[0]
-    assert judge(one, one, RTOL, heads=True)[0] == "equal"
-    assert head_distance(one_head, other_head) == pytest.approx(head_distance(other_head, one_head))
+    one, other, heads = state(one_norm, one_head), state(other_norm, other_head), np.array([True])
+    assert judge(one, other, RTOL, heads)[0] == judge(other, one, RTOL, heads)[0]
+    assert judge(one, one, RTOL, heads)[0] == EQUAL
+    assert one.distance(other) == pytest.approx(other.distance(one))
 
 
-def test_passes_are_kept_in_flat_memory():
-    """White box: a record costs less than 80 bytes whatever its text, and no pass is held."""
-    store = PassStore(Tables())
-    for item in baseline(1500).forwards:
-        store.add(item)
-    arrays = [value for value in vars(store).values() if hasattr(value, "itemsize")]
-    held = sum(value.itemsize * len(value) for value in arrays)
-    assert held < 80 * sum(len(item.records) for item in baseline(1500).forwards)
+def test_a_run_is_kept_in_flat_memory():
+    """White box: a record costs less than 120 bytes whatever its text, and no text is held."""
+    side = Side()
+    side.add(baseline(1500).tables)
+    side.settle()
+    held = side.records.estimated_size() + side.passes.estimated_size()
+    assert held < 120 * side.records.height

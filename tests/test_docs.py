@@ -21,7 +21,7 @@ from logscope import grammar
 from logscope.check import rules
 from logscope.cli import main, session
 from logscope.contract import Contract
-from logscope.diffing.words import CODES
+from logscope.diffing import CODES
 from logscope.grammar import READERS, prefixes, proof
 from logscope.model import DURING, PHASES, Accounting
 from logscope.redact import KINDS

@@ -25,7 +25,7 @@ from logscope import grammar
 from logscope.cli import app, main
 from logscope.cli.commands import COMMANDS
 from logscope.contract import Contract
-from logscope.diffing.words import CODES
+from logscope.diffing import CODES
 from logscope.rules import page, rules
 
 if TYPE_CHECKING:

@@ -325,7 +325,8 @@ def diff(
     """Show where two runs part: the first divergence, and everything before it that agrees."""
     from logscope.cli.output import exit_code, show, target, write
     from logscope.cli.reading import arguments, explain, loading, open_run
-    from logscope.diffing.answer import diff as diff_runs
+    from logscope.cli.session import TROUBLE
+    from logscope.diffing.report import diff as diff_runs
 
     words: dict[str, Any] = {} if rtol is None else {"rtol": rtol}
     if shared.explain_python:
@@ -341,8 +342,11 @@ def diff(
 
         title = f"logscope diff: {baseline}, {candidate}"
         write(page_text([report], shared, title, differences=report), target(shared), shared)
-        return exit_code(report)
-    return show(report, shared, shared)
+        code = exit_code(report)
+    else:
+        code = show(report, shared, shared)
+    # A comparison in which nothing could be compared is neither a success nor a difference.
+    return TROUBLE if report.verdict == "unknown" else code
 
 
 @command

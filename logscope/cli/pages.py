@@ -69,7 +69,7 @@ def report_page(logs: Sequence[str], shared: Shared, contract: str | None) -> in
 def rule_page(code: str, speaking: Speaking) -> int:
     """Print the page of one rule, or the list of all."""
     from logscope.check import page, rules  # noqa: PLC0415 - each command pays for its own imports only
-    from logscope.diffing.words import CODES  # noqa: PLC0415
+    from logscope.diffing import CODES  # noqa: PLC0415
     from logscope.report import Column, Report, Table  # noqa: PLC0415
 
     known = rules()

@@ -1,7 +1,8 @@
 """Which forward pass of one run is which pass of another: by what the passes hold, not by where they stand.
 
-This module is responsible for pairing the passes of two runs, each pair with the ground it stands on, and for saying
-why a pass stays alone. It must not judge whether a pair agrees above the state it was recognised by.
+This module is responsible for keeping what a comparison needs of a run (:class:`Side`: narrow tables), for when two
+printed states are alike (:class:`Points`), and for pairing passes, each pair with the ground it stands on
+(docs/explanation/diff.md). It must not judge whether a pair agrees above the state it was recognised by.
 
 A target pass is recognised by its *lowest common state*, the lowest hidden capture that both runs print: what the pass
 was given shows there, and what went wrong above does not yet. A *round* is a target pass with the draft passes that
@@ -12,19 +13,24 @@ pass, by what each reads.
 from __future__ import annotations
 
 import math
-from array import array
 from bisect import bisect_left
-from collections import Counter
-from dataclasses import dataclass, field
-from itertools import pairwise
-from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
+from dataclasses import dataclass, field, replace
+from itertools import chain, pairwise
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
+from zlib import crc32
 
-from logscope.diffing.states import CAPTURE, FORWARD, Slot, State, close, head_distance
+import numpy as np
+import polars as pl
+
+from logscope.model import CAPTURE_EVENTS, Payload, num_aux
+from logscope.tables.tables import Tables
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from logscope.diffing.states import Kind, PassStore
+    from numpy.typing import NDArray
+
+    Array = NDArray[Any]
 
 # How far the lowest states of one pass may lie apart in two runs that compute in bf16, in norm (as a share of the
 # tolerance for values: whatever is let in here is compared above) and in head. Noise between healthy runs whose batches
@@ -35,282 +41,496 @@ NEAR_HEAD = 0.025
 FINE = 1e-5
 # How many neighbours in norm a state is held against: bounds the work where all norms are alike (normalised states).
 _NEIGHBOURS = 64
-# More pieces than this no prefill is looked for in.
+# More pieces than this no prefill is looked for in; more first values than this are not compared.
 _MOST_PIECES = 4096
+_MOST_VALUES = 16
+# A phase of fewer passes than this does not show what is usual in it.
+_FEW = 3
+
+CAPTURE = "capture"
+# The data's way through a pass: of the draft forward, fc, fc output; of the target the captures and their join.
+_WAY = {"forward": 0, "fc": 1, CAPTURE: 2, "fc_output": 3, "forward_end": 4, "aux_concat": 5}
+_LANE = ("file", "segment", "group")
+_KEPT = (*_LANE, "key", "number", "role", "phase", "during", "complete", "expected", "line", "rows")
+_FORMS: dict[str, Any] = {
+    "slot": pl.Int64, "shape": pl.Int64, "rows": pl.Int64, "width": pl.Int64, "mode": pl.String, "states": pl.Int64,
+    "value_slack": pl.Float64, "coarse": pl.Boolean, "usable": pl.Boolean,
+}  # fmt: skip
 
 Ground: TypeAlias = Literal["state", "other", "near", "order", "pieces", "follows", "first", "place"]
-Reason: TypeAlias = Literal["rows", "state", "layers"]
 
 
-class Pair(NamedTuple):
-    """Rounds of both runs that hold the same work.
+class Slot(NamedTuple):
+    """Where in a pass a record stands: its event (captures share one), layer, and which of several alike.
 
-    ground
-        ``state``: rows and lowest common state agree at the coarser print. ``other``: a state above it does, and the
-        lowest one is missing or differs. ``near``: the lowest states differ by no more than bf16 noise. ``order``:
-        equal rows and norms, another head: the rows stand in another order. ``pieces``: one prefill cut differently;
-        several rounds on a side. ``follows``: the lowest states differ, but everything in the round before is equal,
-        so the input is. ``first``: the lowest states differ in the first prefills of both runs, which have the same
-        rows in the same order. ``place``: nothing tells them apart, because no lowest state of one or both is printed
-        whole; they have the same rows and stand between the same pairs.
-    moved
-        True when it stands in another order than the pairs around it.
-    supported
-        False when the ground is weak (only the embedding agrees, or no head is printed) and no neighbour agrees too.
+    ``number`` says the same, rising in the order of the data's way through a pass.
     """
 
-    ground: Ground
-    baseline: tuple[int, ...]
-    candidate: tuple[int, ...]
-    moved: bool = False
-    supported: bool = True
+    event: str
+    layer: int | None = None
+    nth: int = 0
+
+    @property
+    def number(self) -> int:
+        """The slot as a number."""
+        way = _WAY.get(self.event, len(_WAY) + crc32(self.event.encode()) % 9999)
+        layer = 0xFFFFFF if self.layer is None else min(max(self.layer, 0), 0xFFFFFE)
+        return (way << 32) + (layer << 8) + min(self.nth, 0xFF)
 
 
-class Rest(NamedTuple):
-    """Rounds without a partner: two that stand in the same place, or one where the other run has none.
+JOIN, READ, END = (Slot(event).number for event in ("aux_concat", "forward", "forward_end"))
 
-    ``baseline`` and ``candidate`` are rounds, -1 for none; ``reason`` is why two are not a pair; ``at_end`` is True
-    behind the last pair.
+
+def is_capture(slot: int) -> bool:
+    """Return whether a slot is the first of a captured state."""
+    return slot >> 32 == _WAY[CAPTURE] and not slot & 0xFF
+
+
+class Side:
+    """What is kept of one run: tables of numbers, whatever the length of its text.
+
+    passes
+        one row a pass, in order: its columns of the passes table that are needed, ``first`` and ``last`` record, and
+        ``ordinal``: which of its role and phase it is, from 1 (graph capture counts by itself).
+    records
+        one row a record: p (row of its pass), slot, form, line, norm, slack, values, values_key, copies, differ.
+    forms
+        what records say beside their values: slot, shape (a number, 0 for none), rows, width, mode, states (joined),
+        value_slack (of the first values), coarse (rounded or derived), usable.
     """
 
-    baseline: int
-    candidate: int
-    reason: Reason | None
-    at_end: bool
+    def __init__(self) -> None:
+        self._parts: list[Tables] = []
+        self.add(Tables())
 
+    def add(self, tables: Tables) -> None:
+        """Take the next batch."""
+        records = tables.records.select(
+            "pass", "file", "head", "norm", "values_key", "copies", "differ", "print",
+            pl.col("line").cast(pl.UInt32), pl.col("slack").cast(pl.Float32), pl.col("values").cast(pl.List(pl.Float32)),
+        )  # fmt: skip
+        server, prints = tables.server.clear(), tables.prints.filter(~pl.col("same"))
+        self._parts.append(replace(tables, records=records, prints=prints, server=server, said=[]))
+        self._parts[-1].passes = tables.passes.select(*_KEPT, "first", "last", "join", "input", "fc", "end")
 
-class Rounds:
-    """The passes of a store cut into rounds, lane by lane; a lane is what one scheduler printed in one server life."""
-
-    def __init__(self, store: PassStore, *, by_target: bool) -> None:
-        self.store = store
-        self.left_out = 0
-        orders: dict[tuple[str, int, tuple[object, ...]], array[int]] = {}
-        for index in range(len(store)):
-            kind = store.kind(index)
-            if kind.during == "graph_capture":
-                self.left_out += 1
-            elif by_target or kind.role == "draft":
-                orders.setdefault((kind.file, kind.segment, kind.group), array("Q")).append(index)
-        self._passes = array("Q")
-        self._start = array("Q")
-        self.lanes: dict[tuple[str, int, tuple[object, ...]], range] = {}
-        for lane, order in orders.items():
-            first = len(self._start)
-            for at, index in enumerate(order):
-                if at == 0 or not by_target or store.kind(index).role == "target":
-                    self._start.append(len(self._passes) + at)
-            self._passes.extend(order)
-            self.lanes[lane] = range(first, len(self._start))
-        self._start.append(len(self._passes))
-
-    def __len__(self) -> int:
-        """Return the number of rounds."""
-        return len(self._start) - 1
-
-    def lead(self, number: int) -> int:
-        """Return the pass that leads a round."""
-        return self._passes[self._start[number]]
-
-    def kind(self, number: int) -> Kind:
-        """Return the kind of the leading pass."""
-        return self.store.kind(self.lead(number))
-
-    def edges(self) -> tuple[frozenset[int], frozenset[int]]:
-        """Return the first and the last pass of every lane: a cut log may have lost a part of these."""
-        lanes = self.lanes.values()
-        return (
-            frozenset(self._passes[self._start[numbers[0]]] for numbers in lanes),
-            frozenset(self._passes[self._start[numbers[-1] + 1] - 1] for numbers in lanes),
+    def settle(self) -> None:
+        """Put the batches together; to be called after the last one."""
+        whole = Tables.concat(self._parts)
+        self._parts = []
+        self.files, self.groups, self.segments = whole.files, whole.groups, whole.segments
+        self.deviating = whole.prints.select("record", "line", "norm").unique("record", keep="first")
+        self.passes = whole.passes.cast(dict.fromkeys(("role", "phase", "during"), pl.String))
+        self.heads = whole.heads
+        self.slots = {slot.number: slot for slot in map(_slot, self.heads)}
+        self.forms = pl.DataFrame([_form(head) for head in self.heads], schema=_FORMS, orient="row")
+        place = whole.passes["key"].search_sorted(whole.records["pass"]).cast(pl.UInt32)
+        slot = self.forms["slot"].gather(whole.records["head"])
+        self.records = (
+            whole.records.rename({"head": "form"}).drop("pass", "file", "print").with_columns(p=place, slot=slot)
+        )
+        self._reunite()
+        records = self.records.select("p", "slot")
+        if not records.select((pl.col("slot").diff() > 0) | (pl.col("p").diff() != 0)).to_series().all():
+            nth = records.select(pl.int_range(pl.len()).over("p", "slot").clip(0, 0xFF)).to_series()
+            self.records = self.records.with_columns(pl.col("slot") + nth)
+            numbers = (self.records["slot"].filter(nth > 0)).unique().to_list()
+            self.slots |= {n: self.slots[n - (n & 0xFF)]._replace(nth=n & 0xFF) for n in numbers}
+        dummy = pl.col("during") == "graph_capture"
+        self.passes = self.passes.with_columns(
+            ordinal=pl.int_range(1, pl.len() + 1).over(*_LANE, "role", "phase", dummy)
         )
 
-    def followers(self, number: int) -> array[int]:
-        """Return the draft passes that follow it."""
-        return self._passes[self._start[number] + 1 : self._start[number + 1]]
+    def _reunite(self) -> None:
+        """Put passes together again that a repeated line has cut in two.
+
+        A record that the pass already has looks like the first of the next pass. Where two neighbours of one role have
+        no other record in common, the second begins with the very record the first ends with, and one of them lacks what
+        its like have, they are one pass.
+        """
+        first, last = self.passes["first"].to_numpy(), self.passes["last"].to_numpy()
+        said = self.records.select("form", "norm", "values_key")
+        alike = np.all([said[n].gather(last[:-1]).eq_missing(said[n].gather(first[1:])) for n in said.columns], axis=0)
+        alike &= np.all([self.passes[n][:-1] == self.passes[n][1:] for n in (*_LANE, "role")], axis=0)
+        usual = {
+            role: self._often(kinds)
+            for (role,), kinds in self.passes.with_row_index("p").group_by("role")
+            if alike.any()
+        }
+        gone = np.zeros(self.passes.height, bool)
+        longer = np.arange(self.passes.height)
+        for at in (np.flatnonzero(alike) + 1).tolist():
+            one, other = (self.records["slot"][int(first[p]) : int(last[p]) + 1].to_list() for p in (at - 1, at))
+            lacks = usual[self.passes["role"][at]]
+            if not gone[at - 1] and len(set(one) & set(other)) == 1 and (lacks - set(one) or lacks - set(other)):
+                gone[at] = True
+                # What is said of the pass as a whole is what its longer part says.
+                longer[at - 1] = at if len(other) > len(one) else at - 1
+        if gone.any():
+            place = pl.Series(np.cumsum(~gone) - 1, dtype=pl.UInt32)
+            self.records = self.records.with_columns(place.gather(self.records["p"]).alias("p"))
+            lines, ends = self.passes["line"].filter(~gone), np.flatnonzero(~np.append(gone[1:], False))
+            self.passes = self.passes.gather(longer[~gone]).with_columns(lines, first=first[~gone], last=last[ends])
+
+    def unite(self, rows: list[int]) -> int:
+        """Add a pass that is several pieces of one prefill: rows add up, norms add in quadrature; return its row.
+
+        The first values are the first piece's: row 0 is in it. It has the slots that every piece has.
+        """
+        new = self.passes.height
+        pieces = self.records.filter(pl.col("p").is_in(rows))
+        said = pieces.with_columns(self.forms.select("rows", "usable").gather(pieces["form"]))
+        norm = pl.col("norm")
+        whole = said.group_by("slot", maintain_order=True).agg(
+            pl.exclude("norm", "slack", "rows", "usable").first(), pl.col("rows").sum(), pl.col("usable").all(), number=pl.len(),
+            slack=((norm * pl.col("slack")).sum() / (norm**2).sum().sqrt()).cast(pl.Float32),
+            norm=pl.when(norm.is_not_null().all()).then((norm**2).sum().sqrt()),
+        ).filter(pl.col("number") == len(rows)).with_columns(p=pl.lit(new, pl.UInt32))  # fmt: skip
+        forms = self.forms.gather(whole["form"]).with_columns(whole["rows"], whole["usable"], shape=pl.lit(0, pl.Int64))
+        heads = [self.heads[form] for form in whole["form"]]
+        whole = whole.with_columns(form=pl.int_range(pl.len()).cast(pl.UInt32) + len(self.heads)).sort("slot")
+        last = self.records.height
+        self.passes = self.passes.vstack(
+            self.passes[rows[0]].with_columns(
+                first=pl.lit(last, pl.Int64), last=pl.lit(last + whole.height - 1, pl.Int64)
+            )
+        )
+        self.records = self.records.vstack(whole.select(self.records.columns))
+        self.forms = self.forms.vstack(forms)
+        self.heads = [*self.heads, *heads]
+        return new
+
+    # what is usual
+
+    def usual(self) -> dict[tuple[str, str], frozenset[int]]:
+        """Return by role and phase the slots that more than half of the complete passes have.
+
+        Of all passes where none is complete. A phase of fewer than three passes says little: its role decides.
+        """
+        real = self.passes.with_row_index("p").filter(pl.col("during") != "graph_capture")
+        usual = {}
+        for (role, phase), kinds in real.group_by("role", "phase"):
+            like = kinds if kinds.height >= _FEW else real.filter(role=role)
+            usual[role, phase] = self._often(like.filter("complete") if like["complete"].any() else like)
+        return usual
+
+    def _often(self, passes: pl.DataFrame) -> frozenset[int]:
+        """Return the slots that more than half of some passes have."""
+        wanted = np.zeros(self.passes.height, bool)
+        wanted[passes["p"].to_numpy()] = True
+        found = self.records.select("p", "slot").filter(pl.Series(wanted).gather(self.records["p"])).unique()
+        return frozenset(found.group_by("slot").len().filter(2 * pl.col("len") > passes.height)["slot"].to_list())
+
+    def joined(self) -> dict[tuple[str, str], int]:
+        """Return by role and phase how many states are usually joined, as far as the joins say it."""
+        joins = self.records.filter(slot=JOIN).select("p", "form")
+        said = self.passes.select("role", "phase").gather(joins["p"])
+        said = said.with_columns(self.forms["states"].gather(joins["form"])).drop_nulls()
+        counted = said.group_by("role", "phase", "states", maintain_order=True).len().sort("len", maintain_order=True)
+        return {(role, phase): states for role, phase, states, _ in counted.iter_rows()}
+
+    def phases(self, role: str | None) -> dict[str, int]:
+        """Count the passes of a role by phase, without the dummies of graph capture."""
+        real = self.passes.filter((pl.col("role") == role) & (pl.col("during") != "graph_capture"))
+        return dict(real.group_by("phase", maintain_order=True).len().iter_rows())
+
+    def has_state(self) -> pl.Series:
+        """Return which records hold a state: a norm of usable text."""
+        return self.forms["usable"].gather(self.records["form"]) & self.records["norm"].is_not_null()
+
+
+def _slot(head: Payload) -> Slot:
+    return Slot(CAPTURE if head.event in CAPTURE_EVENTS else head.event, head.layer)
+
+
+def _form(head: Payload) -> tuple[Any, ...]:
+    shape = head.shape or ()
+    coarse = head.norm_derived or head.head_resolution is not None
+    return (_slot(head).number, hash(shape) if shape else 0, shape[0] if len(shape) > 1 else 1, head.width, head.mode,
+            num_aux(head), max(head.head_resolution or (0.0,)), coarse, head.usable)  # fmt: skip
+
+
+# -- when two prints are of one state -------------------------------------------------------------------------------
 
 
 @dataclass(slots=True)
-class Lane:
-    """Two sequences of rounds that belong together, and what became of them.
+class Points:
+    """The states of records as arrays, one row each. ``count`` of its first values are printed, the others are nan."""
 
-    ``lowest`` is the slot passes were recognised by, ``common`` all states both sides print, lowest first.
+    shape: Array
+    rows: Array
+    norm: Array
+    slack: Array
+    key: Array
+    count: Array
+    value_slack: Array
+    heads: list[Array]
+
+    @classmethod
+    def of(cls, side: Side, records: Array) -> Points:
+        """Return the states of these records."""
+        found = side.records.select("form", "norm", "slack", "values_key", "values").gather(records)
+        form = side.forms.select("shape", "rows", "value_slack").gather(found["form"])
+        count = found["values"].list.len().fill_null(0).to_numpy()
+        heads = [found["values"].list.get(at, null_on_oob=True).cast(pl.Float64).fill_null(np.nan).to_numpy()
+                 for at in range(min(count.max(initial=0), _MOST_VALUES))]  # fmt: skip
+        return cls(
+            form["shape"].to_numpy(), form["rows"].to_numpy(), found["norm"].fill_null(np.nan).to_numpy(),
+            found["slack"].cast(pl.Float64).to_numpy(), found["values_key"].fill_null(0).to_numpy(), count,
+            form["value_slack"].to_numpy(), heads,
+        )  # fmt: skip
+
+    def take(self, at: Array) -> Points:
+        """Return some rows."""
+        *columns, heads = (getattr(self, name) for name in self.__slots__)
+        return Points(*(column[at] for column in columns), [column[at] for column in heads])
+
+    def both(self, other: Points) -> Iterator[tuple[Array, Array, Array]]:
+        """Yield the first values that both print, place by place, and which rows have that place."""
+        for at, (mine, theirs) in enumerate(zip(self.heads, other.heads, strict=False)):
+            yield mine, theirs, (at < self.count) & (at < other.count)
+
+    def same_norm(self, other: Points) -> Array:
+        """Return whether norms may be one number, at the coarser print."""
+        return close(self.norm, other.norm, self.slack + other.slack)
+
+    def same_head(self, other: Points) -> Array:
+        """Return whether first values may be the same, as far as both are printed, at the coarser print."""
+        found = np.ones(len(self.norm), bool)
+        for mine, theirs, printed in self.both(other):
+            found &= close(mine, theirs, self.value_slack + other.value_slack) | ~printed
+        return found
+
+    def finite_head(self) -> Array:
+        """Return whether all first values are finite."""
+        found = np.ones(len(self.norm), bool)
+        for at, values in enumerate(self.heads):
+            found &= np.isfinite(values) | (at >= self.count)
+        return found
+
+    def alike(self, other: Points) -> Array:
+        """Return whether two prints may stand for one state, at the coarser of the two."""
+        found: Array = (self.shape == other.shape) & self.same_norm(other) & self.same_head(other)
+        return found
+
+    def distance(self, other: Points) -> Array:
+        """Return |a - b| / max(|a|, |b|) over the first values both print: 0 for equal, about 1.4 for unrelated ones.
+
+        Taken over all of them, because a single value near zero may lose every digit to bf16 without meaning anything.
+        Infinite when a value is finite on one side only.
+        """
+        square, one, two = (np.zeros(len(self.norm)) for _ in range(3))
+        with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
+            for mine, theirs, printed in self.both(other):
+                finite = printed & np.isfinite(mine) & np.isfinite(theirs)
+                apart = np.where(finite, (mine - theirs) ** 2, np.inf)
+                square += np.where(close(mine, theirs, 0.0) | ~printed, 0.0, apart)
+                one += np.where(finite, mine**2, 0.0)
+                two += np.where(finite, theirs**2, 0.0)
+            largest = np.maximum(one, two)
+            found: Array = np.where(square > 0, np.sqrt(square / largest), 0.0)
+        return np.where(np.isnan(found), np.inf, found)
+
+
+def close(one: Array, other: Array, slack: Array | float) -> Array:
+    """Return whether two printed values may be one number; nan equals nan, inf equals inf.
+
+    The last term pays for keeping first values in single precision, the factor for the binary form of a decimal half.
     """
+    with np.errstate(invalid="ignore"):
+        near = np.abs(one - other) <= 1.001 * slack + 1e-7 * np.abs(one)
+    found: Array = (one == other) | (np.isnan(one) & np.isnan(other)) | (near & np.isfinite(one) & np.isfinite(other))
+    return found
 
-    pairs: list[Pair] = field(default_factory=list)
-    rest: list[Rest] = field(default_factory=list)
-    lowest: Slot | None = None
-    common: list[Slot] = field(default_factory=list)
+
+# -- pairing --------------------------------------------------------------------------------------------------------
 
 
 @dataclass(slots=True)
 class Alignment:
-    """The pairs of two runs. ``role`` is the role the rounds are led by, None when nothing can be paired at all."""
+    """The pairs of two runs. ``role`` is the role the rounds are led by, None when nothing can be paired at all.
 
-    baseline: Rounds
-    candidate: Rounds
-    lanes: list[Lane]
-    role: Literal["target", "draft"] | None
-    merged: bool = False
+    rounds
+        for each side one row a pass: p (its row), lane, round (its number), place (0 leads), role, phase, rows.
+    pairs
+        ground, one and other (rows of the leading passes), moved (stands in another order than the pairs around it),
+        supported (False: the ground is weak and no neighbour agrees too), lowest (the slot it was recognised by).
+        ``pieces`` holds all passes of a pair on that ground, by the first of the baseline.
+    rest
+        leading passes without a partner: two that stand in the same place with the reason why they are no pair, or one
+        where the other run has none (-1); at_end: behind the last pair.
+    """
+
+    role: str | None
+    rounds: tuple[pl.DataFrame, pl.DataFrame]
+    merged: bool
+    pairs: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=_PAIR))
+    rest: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=_REST))
+    pieces: dict[int, tuple[list[int], list[int]]] = field(default_factory=dict)
 
 
-def align(baseline: PassStore, candidate: PassStore, rtol: float) -> Alignment:
-    """Pair the passes of two runs that share their tables. ``rtol`` is the relative tolerance of a norm."""
-    role = _leading_role(baseline, candidate)
-    by_target = role != "draft"
-    one, other = Rounds(baseline, by_target=by_target), Rounds(candidate, by_target=by_target)
-    sequences, merged = _lanes(one, other)
-    lanes = [_Pairing(one, mine, other, theirs, role, rtol).run() for mine, theirs in sequences]
-    return Alignment(one, other, lanes, role, merged)
+_PAIR: dict[str, Any] = {
+    "ground": pl.String, "one": pl.Int64, "other": pl.Int64, "moved": pl.Boolean, "supported": pl.Boolean,
+    "lowest": pl.Int64,
+}  # fmt: skip
+_REST: dict[str, Any] = {"one": pl.Int64, "other": pl.Int64, "reason": pl.String, "at_end": pl.Boolean}
 
 
-def _leading_role(baseline: PassStore, candidate: PassStore) -> Literal["target", "draft"] | None:
-    """Return the role both runs print states of, the target's before the draft's."""
-    roles = [
-        {kind.role for kind in map(store.kind, range(len(store))) if kind.during != "graph_capture"}
-        for store in (baseline, candidate)
+def align(sides: tuple[Side, Side], rtol: float) -> Alignment:
+    """Pair the passes of two runs. ``rtol`` is the relative tolerance of a norm."""
+    roles = [set(side.passes.filter(pl.col("during") != "graph_capture")["role"].to_list()) for side in sides]
+    role = next((role for role in ("target", "draft") if role in roles[0] & roles[1]), None)
+    rounds = _rounds(sides[0], by_target=role != "draft"), _rounds(sides[1], by_target=role != "draft")
+    leads = [each.filter(place=0) for each in rounds]
+    lanes = [each["lane"].n_unique() for each in leads]
+    out = Alignment(role, rounds, lanes[0] != lanes[1])
+    for lane in range(1 if out.merged else lanes[0]):
+        rows = [(each.sort("p") if out.merged else each.filter(lane=lane))["p"].to_numpy() for each in leads]
+        pairing = _Pairing(sides, rounds, (rows[0], rows[1]), role, rtol)
+        pairs, rest = pairing.run()
+        out.pairs, out.rest = pl.concat([out.pairs, pairs]), pl.concat([out.rest, rest])
+        out.pieces |= pairing.pieces
+    return out
+
+
+def _rounds(side: Side, *, by_target: bool) -> pl.DataFrame:
+    """Cut the passes into rounds, lane by lane; a lane is what one scheduler printed in one server life.
+
+    Lanes stand by file and server life as they came, then by rank: which rank prints first is chance.
+    """
+    passes = side.passes.with_row_index("p").filter(pl.col("during") != "graph_capture")
+    passes = passes.cast({"p": pl.Int64}).filter((pl.col("role") == "draft") | by_target)
+    lanes = passes.select(*_LANE).unique(keep="first", maintain_order=True)
+    lives: dict[Any, int] = {}
+    keys = [
+        (
+            lives.setdefault(life, len(lives)),
+            [(part is not None, str(part).rjust(12)) for part in side.groups[group][::-1]],
+        )
+        for *life_, group in lanes.iter_rows()
+        for life in [tuple(life_)]
     ]
-    both = roles[0] & roles[1]
-    return "target" if "target" in both else "draft" if "draft" in both else None
-
-
-def _lanes(one: Rounds, other: Rounds) -> tuple[list[tuple[list[int], list[int]]], bool]:
-    """Put the lanes of both runs side by side; when their numbers differ, everything goes into one, in file order."""
-    if len(one.lanes) == len(other.lanes):
-        return [(list(mine), list(theirs)) for mine, theirs in zip(_sorted(one), _sorted(other), strict=True)], False
-    return [(sorted(range(len(one)), key=one.lead), sorted(range(len(other)), key=other.lead))], True
-
-
-def _sorted(rounds: Rounds) -> list[range]:
-    """Return the lanes by file and server life as they came, then by rank: which rank prints first is chance."""
-    lives: dict[tuple[str, int], int] = {}
-    keyed = []
-    for (file, segment, group), numbers in rounds.lanes.items():
-        life = lives.setdefault((file, segment), len(lives))
-        keyed.append(((life, *((part is not None, str(part).rjust(12)) for part in reversed(group))), numbers))
-    keyed.sort(key=lambda pair: pair[0])
-    return [numbers for _, numbers in keyed]
+    order = sorted(range(len(keys)), key=keys.__getitem__)
+    number = pl.Series("lane", np.argsort(order), dtype=pl.Int64)
+    passes = passes.join(lanes.with_columns(number), on=_LANE, maintain_order="left").sort("lane", maintain_order=True)
+    leads = (pl.col("lane").diff().fill_null(1) != 0) | (pl.col("role") == "target") | (not by_target)
+    found = passes.select("p", "lane", "role", "phase", "rows", round=leads.cast(pl.Int64).cum_sum())
+    return found.with_columns(place=pl.int_range(pl.len()).over("round"))
 
 
 class _Pairing:
-    """The pairing of one lane, ground by ground, from the strongest to the weakest."""
+    """The pairing of one lane, ground by ground, from the strongest to the weakest. Places count along the lane."""
 
-    def __init__(
-        self,
-        one: Rounds,
-        mine: list[int],
-        other: Rounds,
-        theirs: list[int],
-        role: Literal["target", "draft"] | None,
-        rtol: float,
-    ) -> None:
-        self.rounds = (one, other)
-        self.numbers = (mine, theirs)
-        self.role = role
-        self.rtol = rtol
-        self.partner = (array("q", [-1]) * len(mine), array("q", [-1]) * len(theirs))
-        self.backbone: list[tuple[int, int]] = []
-        self.lane = Lane()
+    def __init__(self, sides: Any, rounds: Any, leads: tuple[Array, Array], role: str | None, rtol: float) -> None:
+        self.sides, self.rounds, self.leads, self.role, self.rtol = sides, rounds, leads, role, rtol
+        self.kinds = [side.passes.gather(rows) for side, rows in zip(sides, leads, strict=True)]
+        self.phases = [kinds["phase"].to_numpy() for kinds in self.kinds]
+        self.rows = [kinds["rows"].fill_null(-1).to_numpy() for kinds in self.kinds]
+        self.partner = [np.full(len(rows), -1) for rows in leads]
+        self.ground = np.full(len(leads[0]), "", object)
+        self.moved, self.weak, self.spine = np.zeros((3, len(leads[0])), bool)
+        self.pieces: dict[int, tuple[list[int], list[int]]] = {}
+        # Rows of the records that hold a state, by side and slot, -1 for none; the slots that both sides hold.
+        self.held: list[dict[int, Array]] = [{}, {}]
+        self.common: list[int] = []
+        self.lowest = -1
         self.same_captures = True
 
-    def run(self) -> Lane:
-        """Pair what can be paired and return the lane."""
+    def run(self) -> tuple[pl.DataFrame, pl.DataFrame]:
+        """Pair what can be paired; return pairs and leftovers as :class:`Alignment` holds them."""
         self._find_common()
-        if self.lane.lowest is not None:
-            lowest = self.lane.lowest
-            self._stage("state", self._by_print(lowest), moved=True)
-            self._stage("state", self._by_likeness(lowest, _printed_alike), moved=True)
-            self._stage("state", self._by_likeness(lowest, _known_by_norm), accept=self._one_without_head)
-            for slot in self.lane.common[1:]:
-                self._stage("other", self._by_print(slot))
-            if lowest.layer != 0:
-                self._stage("near", self._by_likeness(lowest, self._near))
-            for slot in self.lane.common:
-                self._stage("order", self._by_likeness(slot, self._row_order), accept=self._norms_agree)
+        if self.common:
+            self._stage("state", self.lowest, Points.alike, moved=True)
+            for slot in self.common[1:]:
+                self._stage("other", slot, _alike_with_heads)
+            if self.lowest != Slot(CAPTURE, 0).number:
+                self._stage("near", self.lowest, self._near)
+            for slot in self.common:
+                self._stage("order", slot, _row_order, accept=self._norms_agree)
             if self.role == "target":
-                self._pieces(lowest)
+                self._cut_prefills()
                 self._follows()
-                self._first(lowest)
-        self._leftovers()
-        if self.lane.lowest is not None:
-            self._support(self.lane.lowest)
-        self.lane.pairs.sort(key=lambda pair: (pair.baseline[0] + pair.candidate[0], pair.baseline[0]))
-        return self.lane
-
-    # what there is
-
-    def lead(self, side: int, at: int) -> int:
-        """Return the leading pass of the round at a position of the lane."""
-        return self.rounds[side].lead(self.numbers[side][at])
-
-    def kind(self, side: int, at: int) -> Kind:
-        """Return its kind."""
-        return self.rounds[side].kind(self.numbers[side][at])
-
-    def record(self, side: int, at: int, slot: Slot) -> int:
-        """Return its record in a slot, -1 for none; of a draft pass that leads a round of a cut log, its first."""
-        store, lead = self.rounds[side].store, self.lead(side, at)
-        if slot == self.lane.lowest and store.kind(lead).role != self.role:
-            slot = FORWARD
-        return store.find(lead, store.tables.slots.of(slot))
-
-    def free(self, side: int) -> list[int]:
-        """Return the positions without a partner."""
-        return [at for at, partner in enumerate(self.partner[side]) if partner < 0]
+                self._first()
+        rest = self._leftovers()
+        if self.common:
+            self._support()
+        at = np.flatnonzero(self.ground != "")
+        pairs = {
+            "ground": self.ground[at].tolist(), "one": self.leads[0][at], "other": self.leads[1][self.partner[0][at]],
+            "moved": self.moved[at], "supported": ~self.weak[at], "lowest": np.full(len(at), self.lowest),
+        }  # fmt: skip
+        return pl.DataFrame(pairs, schema=_PAIR), rest
 
     def _find_common(self) -> None:
         """Find the states that the leading passes of both sides print, lowest first."""
-        counts = (self._printed(0), self._printed(1))
-        captured = [{slot for slot, number in found.items() if slot.event == CAPTURE} for found in counts]
-        usual = [
-            {slot for slot in slots if 2 * found[slot] > sum(1 for _ in self.numbers[side])}
-            for side, (slots, found) in enumerate(zip(captured, counts, strict=True))
-        ]
+        counts: list[dict[int, int]] = []
+        for side, rows, kinds, held in zip(self.sides, self.leads, self.kinds, self.held, strict=True):
+            place = np.full(side.passes.height, -1)
+            place[rows] = np.arange(len(rows))
+            found = side.records.select("slot", at=pl.Series(place).gather(side.records["p"]), r=pl.int_range(pl.len()))
+            found = found.filter((found["at"] >= 0) & side.has_state() & (pl.col("slot") & 0xFF == 0))
+            lead = (kinds["role"] == (self.role or "")).gather(found["at"])
+            # Of a draft pass that leads a round of a cut log, what it reads stands for the lowest state.
+            for slot, part in [*found.filter(lead).group_by("slot"), ((-1,), found.filter(~lead, slot=READ))]:
+                held[slot[0]] = np.full(len(rows), -1)
+                held[slot[0]][part["at"].to_numpy()] = part["r"].to_numpy()
+            counts.append({slot: int((at >= 0).sum()) for slot, at in held.items() if slot >= 0})
+        captured = [set(filter(is_capture, found)) for found in counts]
+        usual = [{n for n in slots if 2 * counts[at][n] > len(self.leads[at])} for at, slots in enumerate(captured)]
         self.same_captures = usual[0] == usual[1]
-        common = sorted(counts[0].keys() & counts[1].keys(), key=lambda slot: slot.order)
-        if all(captured) and not captured[0] & captured[1]:
-            common = []  # no layer in common: their join may be compared no more than they
+        common = sorted(counts[0].keys() & counts[1].keys())
+        if not common or (all(captured) and not captured[0] & captured[1]):
+            return  # no layer in common: their join may be compared no more than they
         often = [slot for slot in common if all(2 * found[slot] >= max(found.values()) for found in counts)]
-        if common:
-            self.lane.lowest = often[0] if often else common[0]
-            self.lane.common = [self.lane.lowest, *(slot for slot in common if slot != self.lane.lowest)]
+        self.lowest = (often or common)[0]
+        self.common = [self.lowest, *(slot for slot in common if slot != self.lowest)]
+        for held in self.held:
+            held[self.lowest] = np.maximum(held[self.lowest], held[-1])
 
-    def _printed(self, side: int) -> Counter[Slot]:
-        """Count in how many leading passes each slot holds a state: a norm of usable text."""
-        store = self.rounds[side].store
-        found: Counter[int] = Counter()
-        for at in range(len(self.numbers[side])):
-            if self.kind(side, at).role == self.role:
-                found.update(
-                    store.slot(record) for record in store.records(self.lead(side, at)) if store.key(record) is not None
-                )
-        slots = {store.tables.slots.values[slot]: number for slot, number in found.items()}
-        return Counter({slot: number for slot, number in slots.items() if slot.nth == 0})
+    def _points(self, side: int, places: Array, slot: int) -> Points:
+        """Return the states of places in a slot, which have one each."""
+        return Points.of(self.sides[side], self.held[side][slot][places])
 
-    # classes: the same number for the same state, on both sides; -1 for none
+    def _free(self, side: int, slot: int | None = None) -> Array:
+        """Return the places without a partner, those with a state in a slot."""
+        free = self.partner[side] < 0
+        return np.flatnonzero(free if slot is None else free & (self.held[side][slot] >= 0))
 
-    def _by_print(self, slot: Slot) -> tuple[list[int], list[int]]:
-        """Return classes of states whose shape, norm and head are printed equal."""
-        codes: dict[tuple[str, bytes], int] = {}
+    # stages
 
-        def classes(side: int) -> Iterator[int]:
-            store = self.rounds[side].store
-            for at, partner in enumerate(self.partner[side]):
-                key = store.key(self.record(side, at, slot)) if partner < 0 else None
-                yield -1 if key is None else codes.setdefault((self.kind(side, at).role, key), len(codes))
+    def _stage(
+        self, ground: Ground, slot: int, alike: Callable[[Points, Points], Array], *, moved: bool = False,
+        accept: Callable[[Array, Array], Array] | None = None,
+    ) -> None:  # fmt: skip
+        """Pair states that are alike: in order between the pairs there are, then, where allowed, wherever they stand."""
+        places = self._free(0, slot), self._free(1, slot)
+        if not len(places[0]) or not len(places[1]):
+            return
+        found: list[tuple[int, int]] = []
+        classes = self._classes(places, slot, alike)
+        for mine, theirs in self._gaps():
+            if len(mine) and len(theirs):
+                pairs = in_order(classes[0][mine].tolist(), classes[1][theirs].tolist())
+                found += [(mine[one], theirs[other]) for one, other in pairs]
+        one, other = np.array(found, np.int64).reshape(-1, 2).T
+        good = np.ones(len(one), bool) if accept is None else accept(one, other)
+        self._join(ground, one[good], other[good])
+        self.spine[one[good]] = True
+        if moved:
+            waiting: dict[int, list[int]] = {}
+            for at in self._free(1, slot)[::-1][self._has_head(1, self._free(1, slot)[::-1])].tolist():
+                waiting.setdefault(int(classes[1][at]), []).append(at)
+            for at in self._free(0, slot)[self._has_head(0, self._free(0, slot))].tolist():
+                partners = waiting.get(int(classes[0][at])) if classes[0][at] >= 0 else None
+                if partners:
+                    self._join(ground, np.array([at]), np.array([partners.pop()]), moved=True)
 
-        return list(classes(0)), list(classes(1))
-
-    def _by_likeness(self, slot: Slot, alike: Callable[[State, State], bool]) -> tuple[list[int], list[int]]:
-        """Return classes of states that are alike, each held against its neighbours in norm."""
-        states: dict[State, int] = {}
-        found: tuple[list[int], list[int]] = ([-1] * len(self.numbers[0]), [-1] * len(self.numbers[1]))
-        for side in (0, 1):
-            store = self.rounds[side].store
-            for at in self.free(side):
-                state = store.state(self.record(side, at, slot))
-                if state is not None and math.isfinite(state.norm):
-                    found[side][at] = states.setdefault(state, len(states))
-        root = list(range(len(states)))
+    def _classes(self, places: tuple[Array, Array], slot: int, alike: Callable[[Points, Points], Array]) -> list[Array]:
+        """Return a number for every place: the same for states that are alike, each held against its neighbours in norm."""
+        parts = [self._points(side, at, slot) for side, at in enumerate(places)]
+        whole = _joined(*parts)
+        order = np.lexsort((whole.key, whole.norm, whole.shape))
+        whole = whole.take(order)
+        root = np.arange(len(order)).tolist()
 
         def top(code: int) -> int:
             while root[code] != code:
@@ -318,310 +538,267 @@ class _Pairing:
                 code = root[code]
             return code
 
-        ordered = sorted(states.items(), key=lambda item: (item[0].shape, item[0].norm))
-        for at, (state, code) in enumerate(ordered):
-            for other, other_code in ordered[max(0, at - _NEIGHBOURS) : at]:
-                if other.shape == state.shape and alike(other, state):
-                    root[top(code)] = top(other_code)
-        mine, theirs = ([-1 if code < 0 else top(code) for code in codes] for codes in found)
-        return mine, theirs
+        for lag in range(1, min(_NEIGHBOURS, len(order) - 1) + 1):
+            # Nothing that is alike lies further apart than this; the exact test follows.
+            reach = self.rtol * np.abs(whole.norm[lag:]) + 1.01 * (whole.slack[lag:] + whole.slack[:-lag])
+            with np.errstate(invalid="ignore"):
+                far = whole.norm[lag:] - whole.norm[:-lag] > reach
+            near = np.flatnonzero((whole.shape[lag:] == whole.shape[:-lag]) & ~far)
+            if not len(near):
+                break
+            for one in near[alike(whole.take(near), whole.take(near + lag))].tolist():
+                root[top(one + lag)] = top(one)
+        codes = np.full(len(parts[0].norm) + len(parts[1].norm), -1)
+        codes[order] = [top(code) for code in range(len(order))]
+        out = [np.full(len(rows), -1) for rows in self.leads]
+        out[0][places[0]], out[1][places[1]] = np.split(codes, [len(places[0])])
+        return out
 
-    def _near(self, one: State, other: State) -> bool:
+    def _near(self, one: Points, other: Points) -> Array:
         """Return whether two lowest states may be one, up to the noise of bf16."""
-        return (
-            one.printed_head
-            and other.printed_head
-            and abs(one.norm - other.norm) <= NEAR_SHARE * self.rtol * max(one.norm, other.norm)
-            and head_distance(one.head, other.head) <= NEAR_HEAD
-        )
+        near = np.abs(one.norm - other.norm) <= NEAR_SHARE * self.rtol * np.maximum(one.norm, other.norm)
+        return (one.count > 0) & (other.count > 0) & near & (one.distance(other) <= NEAR_HEAD)
 
-    @staticmethod
-    def _row_order(one: State, other: State) -> bool:
-        """Return whether two states may be the same rows in another order: their norms agree to many digits."""
-        slack = one.slack + other.slack
-        return one.rows > 1 and slack <= FINE * one.norm and close(one.norm, other.norm, slack)
-
-    def _norms_agree(self, mine: int, theirs: int) -> bool:
+    def _norms_agree(self, mine: Array, theirs: Array) -> Array:
         """Return whether the norms of all states both passes print agree, and there are at least two."""
-        agreeing = 0
-        for slot in self.lane.common:
-            one = self.rounds[0].store.state(self.record(0, mine, slot))
-            other = self.rounds[1].store.state(self.record(1, theirs, slot))
-            if one is None or other is None:
-                continue
-            slack = one.slack + other.slack + self.rtol * max(abs(one.norm), abs(other.norm))
-            if one.shape != other.shape or not close(one.norm, other.norm, slack):
-                return False
-            agreeing += 1
-        return agreeing > 1
+        agreeing, apart = np.zeros((2, len(mine)), int)
+        for slot in self.common:
+            at = np.flatnonzero((self.held[0][slot][mine] >= 0) & (self.held[1][slot][theirs] >= 0))
+            one, other = self._points(0, mine[at], slot), self._points(1, theirs[at], slot)
+            slack = one.slack + other.slack + self.rtol * np.maximum(np.abs(one.norm), np.abs(other.norm))
+            agrees = (one.shape == other.shape) & close(one.norm, other.norm, slack)
+            agreeing[at] += agrees
+            apart[at] += ~agrees
+        found: Array = (apart == 0) & (agreeing > 1)
+        return found
 
-    # stages
+    def _has_head(self, side: int, places: Array) -> Array:
+        """Return whether the lowest state of passes is printed with first values."""
+        found: Array = self._points(side, places, self.lowest).count > 0
+        return found
 
-    def _stage(
-        self,
-        ground: Ground,
-        classes: tuple[list[int], list[int]],
-        *,
-        moved: bool = False,
-        accept: Callable[[int, int], bool] | None = None,
-    ) -> None:
-        """Pair equal classes: in order between the pairs there are, then, where allowed, wherever they stand."""
-        found = []
-        for mine, theirs in list(self._gaps()):
-            pairs = in_order([classes[0][at] for at in mine], [classes[1][at] for at in theirs])
-            found += [(mine[one], theirs[other]) for one, other in pairs]
-        for one, other in found:
-            if accept is None or accept(one, other):
-                self._join(ground, one, other)
-                self.backbone.append((one, other))
-        self.backbone.sort()
-        if moved:
-            waiting: dict[int, list[int]] = {}
-            for at in reversed(self.free(1)):
-                waiting.setdefault(classes[1][at], []).append(at)
-            for at in self.free(0):
-                partners = waiting.get(classes[0][at])
-                if classes[0][at] >= 0 and partners and self._has_head(0, at):
-                    self._join(ground, at, partners.pop(), moved=True)
+    def _gaps(self) -> Iterator[tuple[Array, Array]]:
+        """Yield the places without a partner between one pair of the spine and the next, of both sides."""
+        ends = np.flatnonzero(self.spine)
+        free = self._free(0), self._free(1)
+        gaps = np.searchsorted(ends, free[0]), np.searchsorted(np.sort(self.partner[0][ends]), free[1])
+        numbers = np.union1d(*gaps)
+        cuts = [np.searchsorted(gap, numbers[1:]) for gap in gaps]
+        yield from zip(*(np.split(places, cut) for places, cut in zip(free, cuts, strict=True)), strict=True)
 
-    def _has_head(self, side: int, at: int) -> bool:
-        """Return whether the lowest state of a pass is printed with first values."""
-        lowest = self.lane.lowest
-        state = self.rounds[side].store.state(self.record(side, at, lowest)) if lowest is not None else None
-        return state is not None and state.printed_head
-
-    def _one_without_head(self, mine: int, theirs: int) -> bool:
-        """Return whether one of two passes prints first values and the other does not."""
-        return self._has_head(0, mine) != self._has_head(1, theirs)
-
-    def _gaps(self) -> Iterator[tuple[list[int], list[int]]]:
-        """Yield the positions without a partner between one pair of the backbone and the next, of both sides."""
-        ends = (len(self.numbers[0]), len(self.numbers[1]))
-        for (one, other), (next_one, next_other) in pairwise([(-1, -1), *self.backbone, ends]):
-            mine = [at for at in range(one + 1, next_one) if self.partner[0][at] < 0]
-            theirs = [at for at in range(other + 1, next_other) if self.partner[1][at] < 0]
-            if mine or theirs:
-                yield mine, theirs
-
-    def _join(self, ground: Ground, one: int, other: int, *, moved: bool = False) -> None:
-        """Make two positions a pair."""
+    def _join(self, ground: Ground, one: Array, other: Array, *, moved: bool = False) -> None:
+        """Make places pairs."""
         self.partner[0][one], self.partner[1][other] = other, one
-        self.lane.pairs.append(Pair(ground, (self.numbers[0][one],), (self.numbers[1][other],), moved))
+        self.ground[one], self.moved[one] = ground, moved
 
-    def _pieces(self, lowest: Slot) -> None:
+    def _cut_prefills(self) -> None:
         """Pair prefills cut differently: rows add up, norms add in quadrature, the first piece's head is equal."""
-        extends = [[at for at in self.free(side) if self.kind(side, at).phase == "extend"] for side in (0, 1)]
-        states = [
-            [self.rounds[side].store.state(self.record(side, at, lowest)) for at in extends[side]] for side in (0, 1)
-        ]
-        starts = sorted(
-            (state.head[0], place) for place, state in enumerate(states[1]) if state is not None and state.head
-        )
+        places = [self._free(side, self.lowest) for side in (0, 1)]
+        places = [at[self.phases[side][at] == "extend"] for side, at in enumerate(places)]
+        known = [self._points(side, at, self.lowest) for side, at in enumerate(places)]
+        if not all(each.heads for each in known):
+            return
+        order = np.argsort(known[1].heads[0], kind="stable")
         used: set[int] = set()
-        place = 0
-        while place < len(extends[0]):
-            found = None
-            for start in _beginning_alike(states[0][place], states[1], starts):
-                found = self._same_prefill(extends, place, start, lowest)
-                if found is not None and used.isdisjoint(range(start, start + len(found[1]))):
-                    used.update(range(start, start + len(found[1])))
+        at = 0
+        while at < len(places[0]):
+            mine = known[0].take(np.array([at]))
+            value = mine.heads[0]
+            reach = (
+                NEAR_HEAD * math.hypot(*(float(np.nan_to_num(head[0])) for head in mine.heads)) + 2 * mine.value_slack
+            )
+            low, high = np.searchsorted(known[1].heads[0][order], np.concatenate([value - reach, value + reach]))
+            starts = order[low : high + 1]
+            one, other = mine.take(np.zeros(len(starts), int)), known[1].take(starts)
+            alike = (one.same_head(other) | (one.distance(other) <= NEAR_HEAD)) & (one.count > 0) & (other.count > 0)
+            for start in starts[alike].tolist():
+                ends = self._same_prefill(known, at, start)
+                if ends is not None and used.isdisjoint(range(start, ends[1])):
+                    used.update(range(start, ends[1]))
+                    found = places[0][at : ends[0]], places[1][start : ends[1]]
+                    self._join("pieces", found[0][:1], found[1][:1])
+                    self.partner[0][found[0]], self.partner[1][found[1]] = found[1][0], found[0][0]
+                    rows = [self.leads[side][found[side]].tolist() for side in (0, 1)]
+                    self.pieces[rows[0][0]] = rows[0], rows[1]
+                    at = ends[0] - 1
                     break
-                found = None
-            if found is None:
-                place += 1
-                continue
-            for one in found[0]:
-                self.partner[0][one] = found[1][0]
-            for other in found[1]:
-                self.partner[1][other] = found[0][0]
-            mine, theirs = (tuple(self.numbers[side][at] for at in found[side]) for side in (0, 1))
-            self.lane.pairs.append(Pair("pieces", mine, theirs))
-            place += len(mine)
+            at += 1
 
-    def _same_prefill(
-        self, extends: list[list[int]], mine: int, theirs: int, lowest: Slot
-    ) -> tuple[list[int], list[int]] | None:
-        """Return the extends from two places on that add up to the same rows and norm, None when they do not."""
-        places, rows, squares = [mine, theirs], [0, 0], [0.0, 0.0]
-        taken: tuple[list[int], list[int]] = ([], [])
-        while not taken[0] or rows[0] != rows[1]:
-            side = 0 if rows[0] <= rows[1] and (taken[1] or not taken[0]) else 1
-            if places[side] >= len(extends[side]) or len(taken[side]) >= _MOST_PIECES:
+    def _same_prefill(self, known: list[Points], mine: int, theirs: int) -> tuple[int, int] | None:
+        """Return where extends end that add up to the same rows and norm from two places on, None when they do not."""
+        starts, ends, rows, squares = (mine, theirs), [mine, theirs], [0, 0], [0.0, 0.0]
+        while rows[0] != rows[1] or not rows[0]:
+            side = int(rows[0] > rows[1])
+            at = ends[side]
+            if at >= len(known[side].rows) or at - starts[side] >= _MOST_PIECES:
                 return None
-            at = extends[side][places[side]]
-            state = self.rounds[side].store.state(self.record(side, at, lowest))
-            if state is None:
-                return None
-            taken[side].append(at)
-            rows[side] += state.rows
-            squares[side] += state.norm**2
-            places[side] += 1
-        norms = [math.sqrt(square) for square in squares]
-        if len(taken[0]) == len(taken[1]) == 1:
+            rows[side] += int(known[side].rows[at])
+            squares[side] += float(known[side].norm[at]) ** 2
+            ends[side] += 1
+        if ends[0] - mine == ends[1] - theirs == 1:
             return None  # nothing was cut: two prefills of the same length
-        return taken if close(norms[0], norms[1], self.rtol * max(norms)) else None
+        norms = np.sqrt(squares)
+        return (ends[0], ends[1]) if close(norms[:1], norms[1:], self.rtol * norms.max())[0] else None
 
     def _follows(self) -> None:
-        """Pair verify passes whose lowest states differ although all the draft passes before them are equal.
+        """Pair verify passes whose lowest states differ although the draft passes before them are all equal.
 
         What a verify pass is given comes from those: the same drafts on the same states are the same input.
         """
-        before = {pair.baseline[0]: pair for pair in self.lane.pairs if pair.ground in ("state", "other")}
-        for one in self.free(0):
-            other = self.partner[0][one - 1] + 1 if one else 0
-            if not 0 < other < len(self.numbers[1]) or self.partner[1][other] >= 0:
-                continue
-            kinds = self.kind(0, one), self.kind(1, other)
-            pair = before.get(self.numbers[0][one - 1])
-            if (
-                pair is not None
-                and all(kind.role == "target" and kind.phase == "verify" for kind in kinds)
-                and self.rounds[0].store.rows(self.lead(0, one)) == self.rounds[1].store.rows(self.lead(1, other))
-                and self._same_followers(pair)
-            ):
-                self._join("follows", one, other)
-                self.backbone.append((one, other))
-        self.backbone.sort()
+        one = self._free(0)
+        one = one[(one > 0) & (self.phases[0][one] == "verify")]
+        one = one[np.isin(self.ground[one - 1], ("state", "other"))]
+        other = np.minimum(self.partner[0][one - 1] + 1, len(self.leads[1]) - 1)
+        good = (
+            (self.partner[1][other] < 0)
+            & (self.phases[1][other] == "verify")
+            & (self.rows[0][one] == self.rows[1][other])
+        )
+        one, other = one[good], other[good]
+        if len(one):
+            same = self._same_drafts(self.leads[0][one - 1], self.leads[1][other - 1])
+            self._join("follows", one[same], other[same])
+            self.spine[one[same]] = True
 
-    def _same_followers(self, pair: Pair) -> bool:
-        """Return whether the draft passes of two rounds are the same and print the same, and there are any."""
-        followers = [rounds.followers(numbers[0]) for rounds, numbers in zip(self.rounds, pair[1:3], strict=True)]
-        if not followers[0] or len(followers[0]) != len(followers[1]):
-            return False
-        stores = [rounds.store for rounds in self.rounds]
-        for mine, theirs in zip(*followers, strict=True):
-            records = stores[0].records(mine), stores[1].records(theirs)
-            if len(records[0]) != len(records[1]):
-                return False
-            for one, other in zip(*records, strict=True):
-                states = stores[0].state(one), stores[1].state(other)
-                if stores[0].slot(one) != stores[1].slot(other) or (states[0] is None) != (states[1] is None):
-                    return False
-                if states[0] is not None and states[1] is not None and not states[0].printed_alike(states[1]):
-                    return False
-        return True
+    def _same_drafts(self, mine: Array, theirs: Array) -> Array:
+        """Return whether the draft passes behind leading passes are the same and print the same, and there are any."""
+        found = []
+        for rounds, leads in zip(self.rounds, (mine, theirs), strict=True):
+            pair = pl.DataFrame({"p": leads, "pair": np.arange(len(leads))}).join(rounds.filter(place=0), on="p")
+            drafts = rounds.filter(pl.col("place") > 0).join(pair.select("round", "pair"), on="round")
+            found.append(drafts.select("pair", "place", "p"))
+        both = found[0].join(found[1], on=["pair", "place"], how="full", coalesce=True)
+        whole = both.drop_nulls()
+        rows = paired_records(self.sides, whole["p"].to_numpy(), whole["p_right"].to_numpy())
+        known = rows.drop_nulls()
+        one, other = (Points.of(side, known[name].to_numpy()) for side, name in zip(self.sides, "ab", strict=True))
+        lacking = pl.any_horizontal(pl.all().is_null())
+        apart = pl.concat([rows.filter(lacking)["case"], known["case"].filter(pl.Series(~one.alike(other)))])
+        same = np.zeros(len(mine), bool)
+        same[both["pair"].to_numpy()] = True
+        same[both.filter(lacking)["pair"].to_numpy()] = False
+        same[whole["pair"].gather(apart).to_numpy()] = False
+        return same
 
-    def _first(self, lowest: Slot) -> None:
+    def _first(self) -> None:
         """Pair the first prefills while they have the same rows in the same order, and no prefill has a partner.
 
         Only where both runs capture the same states: with other states joined, other values prove nothing. Several
         prefills of one length prove nothing either (a benchmark with prompts cut to size), unless the first is the
         server's own warm-up.
         """
-        extends = [
-            [at for at in range(len(self.numbers[side])) if self.kind(side, at).phase == "extend"] for side in (0, 1)
-        ]
-        if not self.same_captures or any(self.partner[side][at] >= 0 for side in (0, 1) for at in extends[side]):
+        extends = [np.flatnonzero(phases == "extend") for phases in self.phases]
+        if not self.same_captures or any((self.partner[side][at] >= 0).any() for side, at in enumerate(extends)):
             return
-        found = []
-        rows = set()
-        for one, other in zip(*extends, strict=False):  # the shorter run decides how far
-            mine = self.rounds[0].store.state(self.record(0, one, lowest))
-            theirs = self.rounds[1].store.state(self.record(1, other, lowest))
-            if mine is None or theirs is None or mine.shape != theirs.shape:
-                break
-            found.append((one, other))
-            rows.add(mine.rows)
-        warm = found and all(self.kind(side, at).during == "warmup" for side, at in enumerate(found[0]))
-        if len(rows) > 1 or len(found) == 1 or warm:
-            for one, other in found:
-                self._join("first", one, other)
-            self.backbone = sorted([*self.backbone, *found])
+        number = min(map(len, extends))  # the shorter run decides how far
+        shapes = []
+        for side, at in enumerate(extends):
+            records = self.held[side][self.lowest][at[:number]]
+            shape = self._points(side, at[:number], self.lowest).shape
+            shapes.append(np.where(records >= 0, shape, -1 - side))
+        number = int(np.argmin(np.append(shapes[0] == shapes[1], False)))
+        one, other = extends[0][:number], extends[1][:number]
+        warm = number and all(
+            kinds["during"][int(at[0])] == "warmup" for kinds, at in zip(self.kinds, (one, other), strict=True)
+        )
+        if number == 1 or warm or len(set(shapes[0][:number])) > 1:
+            self._join("first", one, other)
+            self.spine[one] = True
 
     # what is weak, and what is left
 
-    def _support(self, lowest: Slot) -> None:
+    def _support(self) -> None:
         """Mark pairs that rest on the embedding alone, or on a norm without a head, and have no pair beside them.
 
         The embedding shows the tokens and not what stands before them; a norm alone may be met by chance.
         """
-        by_embedding = lowest.event == CAPTURE and lowest.layer == 0
-        places = [{number: at for at, number in enumerate(numbers)} for numbers in self.numbers]
-        for index, pair in enumerate(self.lane.pairs):
-            if pair.ground != "state":
-                continue
-            one, other = places[0][pair.baseline[0]], places[1][pair.candidate[0]]
-            prefill = {self.kind(0, one).phase, self.kind(1, other).phase} <= {"extend", "unknown"}
-            known = self._has_head(0, one) and self._has_head(1, other)
-            if known and (prefill or not by_embedding):
-                continue
-            before = one > 0 and other > 0 and self.partner[0][one - 1] == other - 1
-            first = one == 0 and other == 0
-            after = one + 1 < len(self.numbers[0]) and self.partner[0][one + 1] == other + 1
-            if not (before or first or (after and not by_embedding)):
-                self.lane.pairs[index] = pair._replace(supported=False)
+        by_embedding = self.lowest == Slot(CAPTURE, 0).number
+        one = np.flatnonzero(self.ground == "state")
+        other = self.partner[0][one]
+        prefill = np.isin(self.phases[0][one], ("extend", "unknown")) & np.isin(
+            self.phases[1][other], ("extend", "unknown")
+        )
+        known = self._has_head(0, one) & self._has_head(1, other) & (prefill | (not by_embedding))
+        around = np.concatenate([[-1], self.partner[0], [-2]])
+        beside = (around[one] == other - 1) & ((one == 0) == (other == 0))
+        self.weak[one] = ~known & ~beside & ((around[one + 2] != other + 1) | by_embedding)
 
-    def _leftovers(self) -> None:
+    def _leftovers(self) -> pl.DataFrame:
         """Put what is left between two pairs side by side, phase by phase, and say why it is no pair."""
-        end = self.backbone[-1] if self.backbone else (-1, -1)
+        last = np.flatnonzero(self.spine)[-1:].tolist()
+        end = (last[0], int(self.partner[0][last[0]])) if last else (-1, -1)
+        kinds = [kinds.select("role", "phase").rows() for kinds in self.kinds]
+        found: list[tuple[int, int]] = []
         for mine, theirs in self._gaps():
             waiting: dict[tuple[str, str], list[int]] = {}
-            for at in theirs:
-                kind = self.kind(1, at)
-                waiting.setdefault((kind.role, kind.phase), []).append(at)
-            for queue in waiting.values():
-                queue.reverse()
-            for at in mine:
-                kind = self.kind(0, at)
-                queue = waiting.get((kind.role, kind.phase), [])
-                if queue:
-                    other = queue.pop()
-                    numbers = self.numbers[0][at], self.numbers[1][other]
-                    reason = self._reason(at, other)
-                    if reason is None:
-                        self._join("place", at, other)
-                    else:
-                        self.lane.rest.append(Rest(*numbers, reason, at > end[0] and other > end[1]))
-                else:
-                    self.lane.rest.append(Rest(self.numbers[0][at], -1, None, at > end[0]))
-            alone = sorted(at for queue in waiting.values() for at in queue)
-            self.lane.rest += [Rest(-1, self.numbers[1][at], None, at > end[1]) for at in alone]
-
-    def _reason(self, one: int, other: int) -> Reason | None:
-        """Say why two rounds in one place are not a pair; None when nothing printed speaks against it."""
-        rows = [
-            rounds.store.rows(self.lead(side, at))
-            for side, rounds, at in zip((0, 1), self.rounds, (one, other), strict=True)
-        ]
-        if rows[0] != rows[1]:
-            return "rows"
-        if self.lane.lowest is None:
-            return "layers" if any(self._has_state(side, at) for side, at in ((0, one), (1, other))) else None
-        lowest = [
-            rounds.store.state(self.record(side, at, self.lane.lowest))
-            for side, rounds, at in zip((0, 1), self.rounds, (one, other), strict=True)
-        ]
-        return "state" if lowest[0] is not None and lowest[1] is not None else None
-
-    def _has_state(self, side: int, at: int) -> bool:
-        """Return whether a pass prints any state whole."""
-        store = self.rounds[side].store
-        return any(store.state(record) is not None for record in store.records(self.lead(side, at)))
+            for at in theirs[::-1].tolist():
+                waiting.setdefault(kinds[1][at], []).append(at)
+            queues = ((at, waiting.get(kinds[0][at])) for at in mine.tolist())
+            found += [(at, queue.pop() if queue else -1) for at, queue in queues]
+            found += [(-1, at) for at in sorted(chain.from_iterable(waiting.values()))]
+        one, other = np.array(found, np.int64).reshape(-1, 2).T
+        both = (one >= 0) & (other >= 0)
+        if self.common:
+            why, held = (
+                "state",
+                [_at(held[self.lowest], at, -1) >= 0 for held, at in zip(self.held, (one, other), strict=True)],
+            )
+            apart = held[0] & held[1]
+        else:
+            held = [
+                np.isin(rows, side.records["p"].filter(side.has_state()))
+                for side, rows in zip(self.sides, self.leads, strict=True)
+            ]
+            why, apart = "layers", _at(held[0], one, False) | _at(held[1], other, False)
+        rows = _at(self.rows[0], one, -1) != _at(self.rows[1], other, -1)
+        place = both & ~rows & ~apart
+        self._join("place", one[place], other[place])
+        reason = np.where(both, np.where(rows, "rows", why), None)
+        lead = [_at(leads, at, -1) for at, leads in zip((one, other), self.leads, strict=True)]
+        at_end = ((one < 0) | (one > end[0])) & ((other < 0) | (other > end[1]))
+        columns = {"one": lead[0], "other": lead[1], "reason": reason.tolist(), "at_end": at_end}
+        return pl.DataFrame(columns, schema=_REST).filter(~place)
 
 
-def _printed_alike(one: State, other: State) -> bool:
-    """Return whether two prints may be of one state: with first values both, or without them both."""
-    return one.printed_head == other.printed_head and one.printed_alike(other)
+def _at(values: Array, places: Array, default: Any) -> Array:
+    """Return the values at places, the default at -1."""
+    found: Array = np.append(values, default)[places]
+    return found
 
 
-def _known_by_norm(one: State, other: State) -> bool:
-    """Return whether two prints may be of one state, of which only one has first values."""
-    return one.printed_head != other.printed_head and one.same_norm(other)
+def paired_records(sides: tuple[Side, Side], one: Array, other: Array) -> pl.DataFrame:
+    """Join the records of paired passes on (case, slot): a and b are their rows, null where one side has none."""
+    parts = []
+    for side, rows, name in zip(sides, (one, other), "ab", strict=True):
+        case = np.full(side.passes.height, -1)
+        case[rows] = np.arange(len(rows))
+        found = side.records.select(
+            pl.Series(case).gather(side.records["p"]).alias("case"), "slot", pl.int_range(pl.len()).alias(name)
+        )
+        parts.append(found.filter(pl.col("case") >= 0))
+    return parts[0].join(parts[1], on=["case", "slot"], how="full", coalesce=True)
 
 
-def _beginning_alike(
-    state: State | None, states: Sequence[State | None], starts: Sequence[tuple[float, int]]
-) -> Iterator[int]:
-    """Yield the places of states whose first values are near to those of one; ``starts`` are sorted first values."""
-    if state is None or not state.head:
-        return
-    reach = NEAR_HEAD * math.hypot(*state.head) + 2 * max(state.head_slack)
-    for value, place in starts[bisect_left(starts, (state.head[0] - reach, -1)) :]:
-        if value > state.head[0] + reach:
-            return
-        other = states[place]
-        if other is not None and (state.same_head(other) or head_distance(state.head, other.head) <= NEAR_HEAD):
-            yield place
+def _joined(one: Points, other: Points) -> Points:
+    """Return states one after the other."""
+    number = max(len(one.heads), len(other.heads))
+    heads = [each.heads + [np.full(len(each.norm), np.nan)] * (number - len(each.heads)) for each in (one, other)]
+    names = [name for name in Points.__slots__ if name != "heads"]
+    columns = [np.concatenate([getattr(one, name), getattr(other, name)]) for name in names]
+    return Points(*columns, [np.concatenate(each) for each in zip(*heads, strict=True)])
+
+
+def _alike_with_heads(one: Points, other: Points) -> Array:
+    """Return whether two prints may be of one state, with first values both or without them both."""
+    found: Array = ((one.count > 0) == (other.count > 0)) & one.alike(other)
+    return found
+
+
+def _row_order(one: Points, other: Points) -> Array:
+    """Return whether two states may be the same rows in another order: their norms agree to many digits."""
+    fine = one.slack + other.slack <= FINE * one.norm
+    found: Array = (one.rows > 1) & fine & one.same_norm(other)
+    return found
 
 
 def in_order(one: Sequence[int], other: Sequence[int]) -> list[tuple[int, int]]:
@@ -640,50 +817,34 @@ def in_order(one: Sequence[int], other: Sequence[int]) -> list[tuple[int, int]]:
         while first < last and begin < end and one[last - 1] == other[end - 1] != -1:
             last, end = last - 1, end - 1
             found.append((last, end))
-        if first == last or begin == end:
-            continue
-        anchors = _anchors(one, other, first, last, begin, end)
+        anchors = _anchors(one, other, range(first, last), range(begin, end))
         found += anchors
-        for place, partner in anchors:
-            waiting.append((first, place, begin, partner))
-            first, begin = place + 1, partner + 1
         if anchors:
-            waiting.append((first, last, begin, end))
+            marks = [(first - 1, begin - 1), *anchors, (last, end)]
+            waiting += [(a + 1, c, b + 1, d) for (a, b), (c, d) in pairwise(marks) if a + 1 < c and b + 1 < d]
     return sorted(found)
 
 
-def _anchors(
-    one: Sequence[int], other: Sequence[int], first: int, last: int, begin: int, end: int
-) -> list[tuple[int, int]]:
+def _anchors(one: Sequence[int], other: Sequence[int], mine: range, theirs: range) -> list[tuple[int, int]]:
     """Return the longest rising sequence of places that hold a class found once on each side, else k-th with k-th."""
     places: tuple[dict[int, list[int]], dict[int, list[int]]] = ({}, {})
-    for side, (sequence, low, high) in enumerate(((one, first, last), (other, begin, end))):
-        for at in range(low, high):
-            if sequence[at] != -1:
-                places[side].setdefault(sequence[at], []).append(at)
-    both = [(mine, places[1][code]) for code, mine in places[0].items() if code in places[1]]
-    pairs = [(mine[0], theirs[0]) for mine, theirs in both if len(mine) == len(theirs) == 1]
-    if not pairs:
-        pairs = [pair for mine, theirs in both for pair in zip(mine, theirs, strict=False)]  # the rest stays alone
-    return _longest_rising(sorted(pairs))
-
-
-def _longest_rising(pairs: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Return the longest subsequence whose second numbers rise (patience sorting)."""
+    for found, sequence, span in zip(places, (one, other), (mine, theirs), strict=True):
+        for at in span:
+            found.setdefault(sequence[at], []).append(at)
+    both = [(at, places[1][code]) for code, at in places[0].items() if code != -1 and code in places[1]]
+    once = [(a[0], b[0]) for a, b in both if len(a) == len(b) == 1]
+    pairs = sorted(once or [pair for a, b in both for pair in zip(a, b, strict=False)])  # the rest stays alone
+    # Patience sorting: the longest subsequence whose second numbers rise.
     tops: list[int] = []
     piles: list[int] = []
     before = [-1] * len(pairs)
     for index, (_, partner) in enumerate(pairs):
         pile = bisect_left(tops, partner)
         before[index] = piles[pile - 1] if pile else -1
-        if pile == len(tops):
-            tops.append(partner)
-            piles.append(index)
-        else:
-            tops[pile], piles[pile] = partner, index
-    found = []
+        tops[pile : pile + 1], piles[pile : pile + 1] = [partner], [index]
+    rising = []
     index = piles[-1] if piles else -1
     while index >= 0:
-        found.append(pairs[index])
+        rising.append(pairs[index])
         index = before[index]
-    return found[::-1]
+    return rising[::-1]

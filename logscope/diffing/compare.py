@@ -1,8 +1,8 @@
 """What paired forward passes hold on each side: state by state, equal, within tolerance or beyond, and what is missing.
 
-This module is responsible for judging the pairs that :mod:`logscope.diffing.align` found: which of their states may be
-compared at all, how far they lie apart, and where each difference begins. It must not know configuration, acceptance
-or words for people.
+This module is responsible for judging the pairs that :mod:`logscope.diffing.align` found: their records joined, which
+of them may be compared at all, how far they lie apart, and where each difference begins. It must not know
+configuration, acceptance or words for people.
 
 Tolerances, and what they rest on (docs/explanation/diff.md has the measurements):
 
@@ -14,20 +14,17 @@ about 1.4.
 
 from __future__ import annotations
 
-import math
-from array import array
-from bisect import bisect_left
 from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
-from logscope.diffing.states import CAPTURE, FORWARD, JOIN, Slot, State, close, head_distance
+import numpy as np
+import polars as pl
+
+from logscope.diffing.align import JOIN, READ, Points, Side, close, is_capture, paired_records
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-
-    from logscope.diffing.align import Alignment, Ground, Lane, Pair
-    from logscope.diffing.states import PassStore
+    from logscope.diffing.align import Alignment, Array
 
 RTOL = 2.0**-9
 HEAD_TOLERANCE = 0.25
@@ -36,43 +33,42 @@ HEAD_TOLERANCE = 0.25
 NEAR_FACTOR = 10.0
 # The most rounds between a round and the verify pass that shows which token it sampled.
 _REACH = 4
+# Rows of joined records that are judged at a time.
+_SLICE = 1 << 20
+# How a joined record came out, in this order; a state that one side alone prints, or damaged, is not compared.
+NOTHING, NOT_COMPARED, EQUAL, WITHIN, BEYOND = range(5)
 
-Grade: TypeAlias = Literal["equal", "within", "beyond"]
 What: TypeAlias = Literal[
     "norm", "head", "not_finite", "mode", "joined", "shape", "record", "copies", "rank", "captures"
 ]
-Why: TypeAlias = Literal["rows", "state", "layers", "context", "joined", "draft", "pieces", "spec"]
-_VALUES = frozenset({"norm", "head", "not_finite"})
-
-
-class Terms(NamedTuple):
-    """What the comparison must know of both set-ups. ``topk`` is the larger of the two, 1 when unknown."""
-
-    rtol: float = RTOL
-    topk: int = 1
-    same_spec: bool = True
+# What differs in value, not in form.
+VALUES = ("norm", "head", "not_finite")
+_WHATS = ("record", "captures", "mode", "joined", "copies", "rank", "shape", *VALUES)
 
 
 class Spot(NamedTuple):
-    """Where one side of a difference stands; line 0: nowhere, the record is not there.
+    """Where one side of a difference stands; line None: nowhere, the record is not there.
 
     ``number`` is the pass's own, ``ordinal`` which of its role and phase it is. ``value`` is a norm, first values, a
     mode, a shape, a number of states or copies, the deviating copy, or the captured layers, as the difference says.
     """
 
     file: str
-    line: int
+    line: int | None
     number: int
     ordinal: int
-    value: Any
+    value: Any = None
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}" if self.line else "not printed"
 
 
 @dataclass(slots=True)
 class Difference:
     """One way in which the runs differ: its first place, and how often it comes again.
 
-    ``sides`` are baseline and candidate, ``passes`` their passes in the stores. ``relative`` is (candidate - baseline)
-    over baseline of the first norm, ``largest`` the largest of all; None where norms say nothing. ``equal_before`` and
+    ``sides`` are baseline and candidate, ``passes`` their passes. ``relative`` is (candidate - baseline) over baseline
+    of the first norm, ``largest`` the largest of all; None where norms say nothing. ``equal_before`` and
     ``agreeing_before`` count the passes compared before it, ``agreeing`` are the states of the same pass that agree,
     ``previous`` is the last pass that does. ``pieces`` are the numbers of passes when a prefill was cut.
     """
@@ -81,9 +77,9 @@ class Difference:
     role: str
     phase: str
     during: str
-    slot: Slot
-    ground: Ground | None
-    order: tuple[int, int, tuple[int, int, int]]
+    slot: int
+    ground: str | None
+    order: tuple[int, ...]
     sides: tuple[Spot, Spot]
     passes: tuple[int, int]
     rows: tuple[int | None, int | None]
@@ -94,752 +90,679 @@ class Difference:
     count: int = 1
     equal_before: int = 0
     agreeing_before: int = 0
-    agreeing: list[Slot] = field(default_factory=list)
+    agreeing: list[int] = field(default_factory=list)
     previous: tuple[Spot, Spot] | None = None
 
 
-@dataclass(slots=True)
-class Cell:
-    """One state of one role and phase: pairs compared and how they came out, records that only one side has."""
+class Terms(NamedTuple):
+    """What the comparison must know of both set-ups. ``topk`` is the larger of the two, 1 when unknown."""
 
-    pairs: int = 0
-    equal: int = 0
-    within: int = 0
-    beyond: int = 0
-    largest: float | None = None
-    largest_lines: tuple[int, int] | None = None
-    only: list[int] = field(default_factory=lambda: [0, 0])
-    not_compared: int = 0
-
-    def count(self, grade: Grade, relative: float | None, lines: tuple[int, int]) -> None:
-        """Count one pair."""
-        self.pairs += 1
-        if grade == "equal":
-            self.equal += 1
-        elif grade == "within":
-            self.within += 1
-        else:
-            self.beyond += 1
-        if relative is not None and (self.largest is None or abs(relative) > abs(self.largest)):
-            self.largest, self.largest_lines = relative, lines
-
-
-class Alone(NamedTuple):
-    """Passes that one run (0 baseline, 1 candidate) has and the other does not, behind the last pair or before it."""
-
-    side: int
-    role: str
-    phase: str
-    at_end: bool
-
-
-class Fragment(NamedTuple):
-    """A pass only one run has that lacks what its like have: a record printed once too often."""
-
-    side: int
-    role: str
-    phase: str
-    spot: Spot
+    rtol: float = RTOL
+    topk: int = 1
+    same_spec: bool = True
 
 
 @dataclass(slots=True)
 class Comparison:
     """What pairs and leftovers say.
 
-    ``paired`` counts pairs by role and ground, ``identical`` those that print equal states throughout. ``apart`` counts
-    passes that are not comparable by (side, role, phase, reason); ``alone`` those only one run has, with the first.
+    cells
+        one row a role, phase and slot: pairs compared and how they came out, records that only one side has, and
+        what could not be compared; ``largest`` relative difference, and the lines of it.
+    paired, identical
+        pairs by role and ground; those that print equal states throughout. ``drafts``: of draft passes behind a target.
+    apart
+        passes that are not comparable by (side, role, phase, reason).
+    alone
+        passes only one run has by (side, role, phase, at_end), with the first; ``fragments`` those that lack what
+        their like have: a record printed once too often.
     """
 
-    cells: dict[tuple[str, str, Slot], Cell] = field(default_factory=dict)
+    cells: pl.DataFrame = field(default_factory=pl.DataFrame)
     differences: list[Difference] = field(default_factory=list)
-    paired: Counter[tuple[str, Ground]] = field(default_factory=Counter)
-    identical: Counter[tuple[str, Ground]] = field(default_factory=Counter)
+    paired: Counter[tuple[str, str]] = field(default_factory=Counter)
+    identical: Counter[tuple[str, str]] = field(default_factory=Counter)
     drafts: int = 0
     identical_drafts: int = 0
-    moved: int = 0
-    apart: Counter[tuple[int, str, str, Why]] = field(default_factory=Counter)
-    alone: dict[Alone, tuple[int, Spot]] = field(default_factory=dict)
-    fragments: list[Fragment] = field(default_factory=list)
+    apart: Counter[tuple[int, str, str, str]] = field(default_factory=Counter)
+    alone: dict[tuple[int, str, str, bool], tuple[int, Spot]] = field(default_factory=dict)
+    fragments: list[tuple[int, str, str, Spot]] = field(default_factory=list)
 
 
-def compare(alignment: Alignment, terms: Terms) -> Comparison:
-    """Judge every pair of an alignment, in the order of the runs."""
-    return _Comparer(alignment, terms).run()
-
-
-def judge(one: State, other: State, rtol: float, *, heads: bool) -> tuple[Grade, float | None, What]:
-    """Return how two states agree, the relative difference of their norms, and what differs when they do not.
+def judge(one: Points, other: Points, rtol: float, heads: Array) -> tuple[Array, Array, Array]:
+    """Return how states agree (EQUAL, WITHIN, BEYOND), the relative difference of norms (nan: none), what differs.
 
     Equal is meant at the coarser of the two prints. ``heads`` tells whether the first rows are the same row.
     """
-    if _finite((one.norm,)) != _finite((other.norm,)) or (heads and _finite(one.head) != _finite(other.head)):
-        return "beyond", None, "not_finite"
-    relative = (other.norm - one.norm) / one.norm if one.norm and math.isfinite(one.norm) else None
-    slack = one.slack + other.slack + rtol * max(abs(one.norm), abs(other.norm))
-    if not one.same_norm(other) and not close(one.norm, other.norm, slack):
-        return "beyond", relative, "norm"
-    same_head = not heads or one.same_head(other)
-    if not same_head and head_distance(one.head, other.head) > HEAD_TOLERANCE:
-        return "beyond", relative, "head"
-    return ("equal" if same_head and one.same_norm(other) else "within"), relative, "norm"
+    ill = np.isfinite(one.norm) != np.isfinite(other.norm)
+    ill |= (one.finite_head() != other.finite_head()) & heads
+    with np.errstate(invalid="ignore", divide="ignore"):
+        relative = np.where(np.isfinite(one.norm) & (one.norm != 0) & ~ill, (other.norm - one.norm) / one.norm, np.nan)
+        slack = one.slack + other.slack + rtol * np.maximum(np.abs(one.norm), np.abs(other.norm))
+    same_norm, same_head = one.same_norm(other), one.same_head(other) | ~heads
+    norm = ~same_norm & ~close(one.norm, other.norm, slack)
+    head = ~same_head & (one.distance(other) > HEAD_TOLERANCE)
+    what = np.select([ill, norm, head], ["not_finite", "norm", "head"], "norm")
+    grade = np.where(ill | norm | head, BEYOND, np.where(same_norm & same_head, EQUAL, WITHIN))
+    return grade, relative, what
 
 
-def _ordinals(store: PassStore) -> array[int]:
-    """Return for every pass which of its lane, role and phase it is, from 1; graph capture counts by itself."""
-    groups: dict[tuple[object, ...], int] = {}
-    group_of: dict[int, int] = {}
-    seen: list[int] = []
-    found = array("Q")
-    for index in range(len(store)):
-        code = store.kind_code(index)
-        group = group_of.get(code)
-        if group is None:
-            kind = store.kind(index)
-            key = (kind.file, kind.segment, kind.group, kind.role, kind.phase, kind.during == "graph_capture")
-            group = group_of[code] = groups.setdefault(key, len(groups))
-            seen += [0] * (len(groups) - len(seen))
-        seen[group] += 1
-        found.append(seen[group])
-    return found
-
-
-@dataclass(slots=True)
-class _Case:
-    """Two passes under comparison (or the pieces of one prefill), and what was found so far.
-
-    ``place`` is 0 for the leading pass of a round, then 1, 2, ... for those that follow. A ``weak`` case rests on its
-    place alone: equal values are equal, others prove nothing.
-    """
-
-    pair: Pair
-    mine: Sequence[int]
-    theirs: Sequence[int]
-    role: str
-    phase: str
-    place: int = 0
-    weak: bool = False
-    grades: dict[Slot, Grade] = field(default_factory=dict)
-    sound: bool = True
-
-    @property
-    def heads(self) -> bool:
-        """Whether the first rows are the same row, and known to hold the same."""
-        return self.pair.ground not in ("order", "near")
-
-    @property
-    def single(self) -> bool:
-        """Whether there is one pass on each side."""
-        return len(self.mine) == len(self.theirs) == 1
-
-    @property
-    def identical(self) -> bool:
-        """Whether all that was compared is equal, and nothing is missing."""
-        return self.sound and all(grade == "equal" for grade in self.grades.values())
-
-    @property
-    def agrees(self) -> bool:
-        """Whether nothing is beyond tolerance, and nothing is missing."""
-        return self.sound and all(grade != "beyond" for grade in self.grades.values())
+def compare(sides: tuple[Side, Side], alignment: Alignment, terms: Terms) -> Comparison:
+    """Judge every pair of an alignment, in the order of the runs, then account for what has no partner."""
+    return _Comparer(sides, alignment, terms).run()
 
 
 class _Comparer:
-    """Walks the pairs in order and keeps the books."""
+    """Joins the records of pairs and keeps the books.
 
-    def __init__(self, alignment: Alignment, terms: Terms) -> None:
-        self.alignment = alignment
-        self.rounds = (alignment.baseline, alignment.candidate)
-        self.stores = (alignment.baseline.store, alignment.candidate.store)
-        self.terms = terms
-        self.usual = (self.stores[0].usual(), self.stores[1].usual())
-        self.joined = (self.stores[0].joined(), self.stores[1].joined())
-        self.ordinals = (_ordinals(self.stores[0]), _ordinals(self.stores[1]))
-        self.edges = (self.rounds[0].edges(), self.rounds[1].edges())
+    A *case* is two passes under comparison: ``place`` is 0 for the leading pass of a round, then 1, 2, ... for those
+    that follow. A weak case rests on its place alone: equal values are equal, others prove nothing.
+    """
+
+    def __init__(self, sides: tuple[Side, Side], alignment: Alignment, terms: Terms) -> None:
+        self.sides, self.alignment, self.terms = sides, alignment, terms
+        self.usual = sides[0].usual(), sides[1].usual()
+        self.joined = sides[0].joined(), sides[1].joined()
+        self.edges = tuple(map(_edges, sides, alignment.rounds))
         self.out = Comparison()
-        self.known: dict[tuple[object, ...], Difference] = {}
-        self.doubtful: dict[tuple[str, str, Slot], list[Difference]] = {}
-        self.near: Counter[tuple[str, str, Slot]] = Counter()
-        # Where the passes stand that agree, and those of them that are equal.
-        self.agreed = array("Q")
-        self.equal = array("Q")
-        self.previous: tuple[int, int] | None = None
-        # How the first pass of a form came out that is printed equal on both sides, and how often that came again.
-        self.forms: dict[tuple[str, str, bytes], dict[Slot, Grade]] = {}
-        self.repeats: Counter[tuple[str, str, bytes]] = Counter()
+        self.gone: list[pl.DataFrame] = []
 
     def run(self) -> Comparison:
         """Compare every pair, then account for what has no partner."""
-        pairs = [(pair, lane) for lane in self.alignment.lanes for pair in lane.pairs]
-        pairs.sort(key=lambda both: self._order(both[0]))
-        for pair, lane in pairs:
-            self.out.moved += pair.moved
-            self._round(pair, lane)
-        for lane in self.alignment.lanes:
-            self._rest(lane)
-        for key, found in self.doubtful.items():
-            self._settle(key, found)
-        self._other_captures()
-        self._count_repeats()
-        self.out.differences.sort(key=lambda difference: difference.order)
+        pairs = self.alignment.pairs.with_columns(at=pl.col("one") + pl.col("other"), first="one")
+        pairs = pairs.sort("at", pl.min_horizontal("one", "other"), maintain_order=True).with_row_index("pair")
+        self._apart("context", pairs.filter(~pl.col("supported")))
+        self._apart("pieces", pairs.filter("supported", ground="pieces"), leads=False)
+        pairs = pairs.filter("supported").with_columns(place=pl.lit(0, pl.Int32), weak=pl.col("ground") == "place")
+        leads = self._cases(pairs.with_columns(self._united(pairs, side) for side in (0, 1)))
+        rows, found = self._rows(leads)
+        leads = _summed(leads, rows, found)
+        for role, ground, number, identical in (
+            leads.group_by("role", "ground", maintain_order=True).agg(pl.len(), pl.col("identical").sum()).iter_rows()
+        ):
+            self.out.paired[role, ground], self.out.identical[role, ground] = number, identical
+        parts = [(leads, rows, found)]
+        if self.alignment.role == "target":
+            parts.append(self._followers(leads.filter(pl.col("ground") != "pieces", role="target")))
+            self.out.drafts, self.out.identical_drafts = parts[1][0].height, parts[1][0]["identical"].sum()
+        self._books(*(pl.concat(each, how="diagonal") for each in zip(*parts, strict=True)))
+        self._rest()
         return self.out
 
-    def _order(self, pair: Pair) -> tuple[int, int]:
-        """Return where a pair stands in both runs together: the same whichever run comes first."""
-        leads = self.rounds[0].lead(pair.baseline[0]), self.rounds[1].lead(pair.candidate[0])
-        return (sum(leads), min(leads))
+    def _united(self, pairs: pl.DataFrame, side: int) -> pl.Series:
+        """Return the leading passes of pairs, of a prefill that was cut one pass of all its pieces."""
+        name = ("one", "other")[side]
+        pieces = {found[side][0]: found[side] for found in self.alignment.pieces.values() if len(found[side]) > 1}
+        cut = pairs["ground"] == "pieces"
+        return pl.Series(name, [self.sides[side].unite(pieces[row]) if cut_ and row in pieces else row
+                                for row, cut_ in zip(pairs[name].to_list(), cut.to_list(), strict=True)], dtype=pl.Int64)  # fmt: skip
 
-    # one round
+    # pairs of passes, and their records side by side
 
-    def _round(self, pair: Pair, lane: Lane) -> None:
-        """Compare the leading passes of a pair, then the draft passes that follow them."""
-        mine = [self.rounds[0].lead(number) for number in pair.baseline]
-        theirs = [self.rounds[1].lead(number) for number in pair.candidate]
-        if not pair.supported:
-            self._apart(mine, theirs, "context")
-            self._followers_apart(pair, "context")
-            return
-        case = self._case(pair, mine, theirs)
-        self._states(case)
-        self.out.paired[case.role, pair.ground] += 1
-        self.out.identical[case.role, pair.ground] += case.identical
-        if case.role == "target" and self.alignment.role == "target":
-            self._followers(pair, lane, case)
-
-    def _case(self, pair: Pair, mine: Sequence[int], theirs: Sequence[int], place: int = 0) -> _Case:
-        """Return two passes as a case: its phase is the baseline's, the candidate's where that is unknown."""
-        kinds = self.stores[0].kind(mine[0]), self.stores[1].kind(theirs[0])
-        phase = kinds[0].phase if kinds[0].phase != "unknown" else kinds[1].phase
-        return _Case(pair, mine, theirs, kinds[0].role, phase, place, pair.ground == "place")
-
-    def _followers(self, pair: Pair, lane: Lane, target: _Case) -> None:
-        """Compare the draft passes of a round, as far as what they were given agrees."""
-        if pair.ground == "pieces":
-            self._followers_apart(pair, "pieces")
-            return
-        joined = target.grades.get(JOIN)
-        trusted = joined in ("equal", "within") or (
-            joined is None and target.agrees and not target.weak and not self._captures_differ(target)
+    def _cases(self, pairs: pl.DataFrame) -> pl.DataFrame:
+        """Add what the passes of pairs are: a case has the phase of the baseline, the candidate's where that is unknown."""
+        one, other = (side.passes.select("role", "phase", "during").gather(pairs[name])
+                      for side, name in zip(self.sides, ("one", "other"), strict=True))  # fmt: skip
+        cases = pairs.with_columns(one, other=pairs["other"], theirs=other["phase"])
+        kinds = cases.select("role", "phase", "theirs").unique()
+        slots = [self.captured_apart((r, p), (r, q)) if r == "target" else None for r, p, q in kinds.iter_rows()]
+        cases = cases.join(
+            kinds.with_columns(apart=pl.Series(slots, dtype=pl.Int64)), on=kinds.columns, maintain_order="left"
         )
-        mine = self.rounds[0].followers(pair.baseline[0])
-        theirs = self.rounds[1].followers(pair.candidate[0])
-        before: tuple[int, int] | None = None
-        for place, (one, other) in enumerate(_side_by_side(self.stores, mine, theirs), 1):
-            if one is None or other is None:
-                for side, index in enumerate((one, other)):
-                    if index is not None:
-                        self._alone(side, index, at_end=False)
-                continue
-            case = self._case(pair, [one], [other], place)
-            why = self._draft(case, lane, before, trusted=trusted)
-            if why is None:
-                before = (one, other)
-                self.out.drafts += 1
-                self.out.identical_drafts += case.identical
-            else:
-                before = None
-                self._apart(case.mine, case.theirs, why)
+        return cases.with_columns(
+            pl.when(phase="unknown").then("theirs").otherwise("phase").alias("phase"),
+            mine="phase",
+            heads=~pl.col("ground").is_in(["order", "near"]),
+        )
 
-    def _draft(self, case: _Case, lane: Lane, before: tuple[int, int] | None, *, trusted: bool) -> Why | None:
-        """Compare two draft passes; return why they are not comparable, None when they were compared.
+    def _rows(self, cases: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
+        """Return the joined records of cases, each judged, and their differences of form."""
+        joined = paired_records(self.sides, cases["one"].to_numpy(), cases["other"].to_numpy())
+        parts = [self._judged(cases, part) for part in (*joined.iter_slices(_SLICE), joined.clear())]
+        found = pl.concat([self._one_sided(cases, joined), *(part[1] for part in parts)])
+        return pl.concat([part[0] for part in parts]), found
 
-        ``before`` is the draft pass before them in the round, when it was compared; ``trusted`` tells whether the
-        joined states of the target agree, so that what the draft reads has to.
-        """
-        reads_target = case.phase in ("extend", "draft_extend")
-        if case.phase == "draft_extend" and not self.terms.same_spec:
-            return "spec"
-        if not reads_target and before is None:
-            return "draft"
-        if self._alike(case):
-            self._states(case)
-            return None
-        one, other = self._state(0, case.mine[0], FORWARD), self._state(1, case.theirs[0], FORWARD)
-        if one is None or other is None:
-            case.weak = not self._any_alike(case)
-            if case.weak and not trusted:
-                return "joined"
-            self._draft_states(case, lane)
-            return None
-        if one.rows != other.rows:
-            return "rows"
-        if one.shape != other.shape and not trusted:
-            return "joined"
-        grade, _, what = judge(one, other, self.terms.rtol, heads=case.heads)
-        if one.shape != other.shape or grade != "beyond" or self._any_alike(case):
-            self._draft_states(case, lane)
-            return None
-        if reads_target:
-            if not trusted:
-                return "joined"
-            if self._left_out_rows(case) or (what == "norm" and self.terms.topk > 1):
-                return "rows"
-        elif before is None or not self._handed_otherwise(case, before):
-            return "draft"
-        self._states(case, only=FORWARD)
-        return None
-
-    def _left_out_rows(self, case: _Case) -> bool:
-        """Return whether the draft passes read only some rows of the joined state, so that others may be left out."""
-        leads = [
-            store.rows(rounds.lead(numbers[0]))
-            for store, rounds, numbers in zip(self.stores, self.rounds, case.pair[1:3], strict=True)
+    def _judged(self, cases: pl.DataFrame, part: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
+        """Judge joined records: ``grade`` counts for the case, ``cell`` in the table of states."""
+        case = cases.select("pair", "place", "heads", "weak", "ground", "apart", "one", "other").gather(part["case"])
+        part = part.with_columns(case.select("pair", "place", "ground", "one", "other"))
+        # Where the runs capture other states, what is made of these is not compared.
+        hidden = case["apart"].is_not_null() & ~(part["slot"] // (1 << 32)).is_in([2, 4])
+        both = (part["a"].is_not_null() & part["b"].is_not_null()).to_numpy()
+        use = np.flatnonzero(both & ~hidden.to_numpy())
+        rows = [part[name].gather(use) for name in "ab"]
+        records = [side.records.select("form", "norm", "values_key", "copies", "differ").gather(row)
+                   for side, row in zip(self.sides, rows, strict=True)]  # fmt: skip
+        forms = [side.forms.gather(each["form"]) for side, each in zip(self.sides, records, strict=True)]
+        usable = (forms[0]["usable"] & forms[1]["usable"]).to_numpy()
+        state = [usable & each["norm"].is_not_null().to_numpy() for each in records]
+        shape = (forms[0]["shape"] == forms[1]["shape"]).to_numpy()
+        other_shape = usable & ~shape & (forms[0]["shape"] != 0).to_numpy() & (forms[1]["shape"] != 0).to_numpy()
+        good = ~other_shape & state[0] & state[1] & (forms[0]["rows"] == forms[1]["rows"]).to_numpy()
+        exact = good & shape & np.all([records[0][n].eq_missing(records[1][n]) for n in ("norm", "values_key")], axis=0)
+        norm = records[0]["norm"].to_numpy()
+        relative = np.where(exact & np.isfinite(norm) & (norm != 0), 0.0, np.nan)
+        grade = np.where(exact, EQUAL, np.where(other_shape, BEYOND, NOT_COMPARED))
+        grade[~good & usable & ~other_shape & ~state[0] & ~state[1]] = NOTHING
+        what = np.full(len(use), _WHATS.index("shape"), np.int8)
+        alike = exact.copy()
+        at = np.flatnonzero(good & ~exact)
+        if len(at):
+            one, other = (
+                Points.of(side, row.gather(at).to_numpy()) for side, row in zip(self.sides, rows, strict=True)
+            )
+            heads = case["heads"].gather(use[at]).to_numpy()
+            grade[at], relative[at], words = judge(one, other, self.terms.rtol, heads)
+            what[at] = [_WHATS.index(word) for word in words]
+            alike[at] = one.alike(other) & (one.count > 0)
+        exact &= ((records[0]["differ"] == 0) & (records[1]["differ"] == 0)).to_numpy()
+        raw = grade == BEYOND
+        weak, near = case["weak"].gather(use).to_numpy(), (case["ground"].gather(use) == "near").to_numpy()
+        judged = good & (grade >= EQUAL)
+        grade[judged & weak & (grade != EQUAL)] = NOT_COMPARED
+        cell = grade.copy()
+        # Noise grows above a state that agrees up to noise: what most of such pairs show is decided at the end.
+        noisy = judged & near & (grade == BEYOND) & (what == _WHATS.index("norm"))
+        grade[noisy], cell[noisy] = WITHIN, NOT_COMPARED
+        with np.errstate(invalid="ignore"):
+            doubt = noisy & ~(np.abs(relative) <= NEAR_FACTOR * self.terms.rtol)
+        columns = {
+            "grade": (grade, np.int8, NOTHING), "cell": (cell, np.int8, NOT_COMPARED), "what": (what, np.int8, 0),
+            "relative": (relative, np.float64, np.nan), "exact": (exact, bool, False), "alike": (alike, bool, False),
+            "doubt": (doubt, bool, False), "raw": (raw, bool, False),
+        }  # fmt: skip
+        out = []
+        for name, (values, dtype, start) in columns.items():
+            whole = np.full(part.height, start, dtype)
+            whole[use] = values
+            out.append(pl.Series(name, whole))
+        out[1] = out[1].zip_with(pl.Series(both), pl.zeros(part.height, pl.Int8, eager=True))
+        judged_rows = part.select("pair", "place", "slot", "a", "b", "ground").with_columns(out)
+        expected = [
+            side.passes["expected"].gather(part[name].gather(use))
+            for side, name in zip(self.sides, ("one", "other"), strict=True)
         ]
-        return [self.stores[0].rows(case.mine[0]), self.stores[1].rows(case.theirs[0])] != leads
+        single = case["ground"].gather(use) != "pieces"
+        modes, digits = [each["mode"] for each in forms], [each["mode"].str.contains(r"^\d+$") for each in forms]
+        odd = [(expect != each["copies"]).fill_null(False) for expect, each in zip(expected, records, strict=True)]
+        masks = {
+            # A number and a name are two prints of a mode that nothing in the log sets equal.
+            "mode": (modes[0] != modes[1]) & (digits[0] == digits[1]),
+            "joined": (forms[0]["states"] != forms[1]["states"]) & case["apart"].gather(use).is_null(),
+            "copies": (odd[0] != odd[1]) & (records[0]["copies"] != records[1]["copies"]) & single,
+            "rank": ((records[0]["differ"] > 0) != (records[1]["differ"] > 0)) & single,
+            "shape": pl.Series(other_shape),
+        }
+        place = part.select("pair", "place", "slot", "a", "b")
+        found = [
+            place.gather(use[np.flatnonzero(mask.fill_null(False).to_numpy())]).with_columns(
+                what=pl.lit(_WHATS.index(word), pl.Int8)
+            )
+            for word, mask in masks.items()
+        ]
+        return judged_rows, pl.concat(found)
 
-    def _handed_otherwise(self, case: _Case, before: tuple[int, int]) -> bool:
+    def _one_sided(self, cases: pl.DataFrame, joined: pl.DataFrame) -> pl.DataFrame:
+        """Return records that only one of two passes has, unless a cut edge or a way of printing explains it."""
+        alone = joined.filter(pl.col("a").is_null() | pl.col("b").is_null())
+        alone = alone.with_columns(
+            cases.select("pair", "place", "ground", "role", "mine", "theirs", "apart", "one", "other").gather(
+                alone["case"]
+            )
+        )
+        alone = alone.filter(pl.col("ground") != "pieces")
+        # A record may be missing because the log is cut: before its first or behind its last one.
+        for name, there, edges in (("one", "b", self.edges[0]), ("other", "a", self.edges[1])):
+            cut = alone.join(edges, left_on=name, right_on="p", how="left", maintain_order="left")
+            cut_off = ((pl.col("slot") < pl.col("low")) | (pl.col("slot") > pl.col("high"))) & pl.col(
+                there
+            ).is_not_null()
+            alone = alone.filter(~cut.select(cut_off.fill_null(value=False)).to_series())
+        kinds = alone.select(
+            "role", "mine", "theirs", "slot", "apart", lacking=pl.col("b").is_null().cast(pl.Int8)
+        ).unique()
+        words = []
+        for role, mine, theirs, slot, apart, lacking in kinds.iter_rows():
+            keys = (role, mine), (role, theirs)
+            has, lacks = (slot in self.usual[side].get(keys[side], ()) for side in (1 - lacking, lacking))
+            usual = has and not lacks and not slot & 0xFF
+            word = None if usual and not (is_capture(slot) and apart is not None) else "captures" if usual else "record"
+            words.append(None if word is None else _WHATS.index(word))
+        kinds = kinds.with_columns(what=pl.Series(words, dtype=pl.Int8))
+        alone = alone.with_columns(lacking=pl.col("b").is_null().cast(pl.Int8)).join(
+            kinds, on=kinds.columns[:-1], nulls_equal=True
+        )
+        return alone.filter(pl.col("what").is_not_null()).select("pair", "place", "slot", "a", "b", "what")
+
+    def captured_apart(self, one: tuple[str, str], other: tuple[str, str]) -> int | None:
+        """Return the lowest slot that only one run captures in passes of a role and phase, None when there is none.
+
+        A run that joins as many states and prints only some of them, or none, captures them all the same.
+        """
+        captured = [
+            frozenset(filter(is_capture, usual.get(key, ())))
+            for usual, key in zip(self.usual, (one, other), strict=True)
+        ]
+        fewer = captured[0] <= captured[1] or captured[1] <= captured[0]
+        numbers = self.joined[0].get(one), self.joined[1].get(other)
+        if fewer and (not all(captured) or (numbers[0] is not None and numbers[0] == numbers[1])):
+            return None
+        return min(captured[0] ^ captured[1], default=None)
+
+    # the draft passes of a round
+
+    def _followers(self, leads: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame, pl.DataFrame]:
+        """Compare the draft passes of rounds, as far as what they were given agrees."""
+        cases = self._side_by_side(leads)
+        rows, found = self._rows(cases)
+        read, kept = (_of_slot(cases, rows, slot, self.sides) for slot in (READ, JOIN))
+        by_case = rows.group_by("pair", "place").agg(
+            pl.col("alike").any(), (pl.col("exact") & pl.col("a").is_not_null()).all()
+        )
+        sums = cases.select("pair", "place").join(by_case, on=["pair", "place"], how="left", maintain_order="left")
+        alike, exact = (sums[name].fill_null(False).to_numpy() for name in ("alike", "exact"))
+        trusted, reads = cases["trusted"].to_numpy(), cases["phase"].is_in(["extend", "draft_extend"]).to_numpy()
+        draft_rows = [
+            side.passes["rows"].gather(cases[name]) for side, name in zip(self.sides, ("one", "other"), strict=True)
+        ]
+        left_out = ~np.all(
+            [
+                mine.eq_missing(lead)
+                for mine, lead in zip(draft_rows, (cases["lead_rows"], cases["other_rows"]), strict=True)
+            ],
+            axis=0,
+        )
+        spec = (cases["phase"] == "draft_extend").to_numpy() & (not self.terms.same_spec)
+        first = cases.select(pl.col("pair").diff().fill_null(1) != 0).to_series().to_numpy()
+        handed = self._handed_otherwise(read, kept) & ~first
+        known = read.known
+        differs = known & read.same_rows & read.same_shape & read.beyond & ~alike
+        stale = reads & trusted & ~left_out & ~((read.what == _WHATS.index("norm")) & (self.terms.topk > 1))
+        why = np.select(
+            [
+                spec, exact & known, ~known & ~alike & ~exact & ~trusted, ~known, ~read.same_rows, ~read.same_shape & ~trusted,
+                ~differs, reads & ~trusted, reads & ~stale, ~reads & ~handed,
+            ],
+            ["spec", "", "joined", "", "rows", "joined", "", "joined", "rows", "draft"],
+            "",
+        )  # fmt: skip
+        # A draft step is comparable behind one that was compared; what reads the target's state begins anew.
+        bad = (why != "") | (first & ~reads)
+        run = np.cumsum(reads | first)
+        before = (
+            pl.DataFrame({"run": run, "bad": bad})
+            .select((pl.col("bad").cum_sum() - pl.col("bad")).over("run"))
+            .to_series()
+            .to_numpy()
+        )
+        why = np.where(~reads & ((before > 0) | first) & (why != "spec"), "draft", why)
+        only = differs & (why == "") & ~(exact & known)
+        shown = (
+            kept.known & kept.same_shape & kept.beyond & (kept.what != _WHATS.index("not_finite")) & (why == "") & ~only
+        )
+        skip = np.zeros(len(why), bool)
+        at = np.flatnonzero(shown)
+        skip[at] = self._other_token(cases.gather(at), kept.what[at])
+        cases = cases.with_columns(why=pl.Series(why.tolist(), dtype=pl.String), only=only, skip=skip,
+                                   weak=pl.Series(~known & ~alike & ~exact) | pl.col("weak"))  # fmt: skip
+        for side, name in enumerate(("one", "other")):
+            self._count_apart(side, cases.filter(pl.col("why") != "").select(pl.col(name).alias("p"), "why"))
+        cases = cases.filter(why="")
+        state = cases.select("pair", "place", "only", "skip", late="weak")
+        rows = rows.join(state, on=["pair", "place"]).filter(~pl.col("only") | (pl.col("slot") == READ))
+        skipped = pl.col("skip") & (pl.col("slot") == JOIN) & pl.col("a").is_not_null() & pl.col("b").is_not_null()
+        weak = pl.col("late") & (pl.col("grade") > EQUAL) & (pl.col("what") != _WHATS.index("shape"))
+        rows = rows.with_columns(
+            pl.when(skipped)
+            .then(NOTHING)
+            .when(weak)
+            .then(NOT_COMPARED)
+            .otherwise("grade")
+            .alias("grade")
+            .cast(pl.Int8),
+            pl.when(skipped | weak).then(NOT_COMPARED).otherwise("cell").alias("cell").cast(pl.Int8),
+        ).drop("only", "skip", "late")
+        found = found.join(state, on=["pair", "place"])
+        both = pl.col("a").is_not_null() & pl.col("b").is_not_null()
+        found = found.filter(
+            (~pl.col("only") | (pl.col("slot") == READ)) & ~(pl.col("skip") & (pl.col("slot") == JOIN) & both)
+        )
+        found = found.drop("only", "skip", "late")
+        return _summed(cases, rows, found), rows, found
+
+    def _side_by_side(self, leads: pl.DataFrame) -> pl.DataFrame:
+        """Return the draft passes of rounds side by side: in order where there are equally many, else by phase."""
+        parts = []
+        for rounds, name, side in zip(self.alignment.rounds, ("one", "other"), self.sides, strict=True):
+            pair = leads.select("pair", p=name).join(rounds.select("p", "round"), on="p").select("pair", "round")
+            found = rounds.filter(pl.col("place") > 0).join(pair, on="round").sort("pair", "place")
+            parts.append(found.select("pair", "phase", pl.col("p").alias(name), pl.col("place").alias(f"{name}_place"),
+                                      number=pl.len().over("pair"), nth=pl.int_range(pl.len()).over("pair", "phase")))  # fmt: skip
+        numbers = [part.select("pair", "number").unique() for part in parts]
+        even = numbers[0].join(numbers[1], on=["pair", "number"])["pair"].implode()
+        keyed = [
+            part.with_columns(
+                key=pl.when(pl.col("pair").is_in(even)).then(pl.col(f"{name}_place").cast(pl.String))
+                .otherwise(pl.concat_str("phase", "nth"))
+            ).select("pair", "key", name, f"{name}_place")
+            for part, name in zip(parts, ("one", "other"), strict=True)
+        ]  # fmt: skip
+        both = keyed[0].join(keyed[1], on=["pair", "key"], how="full", coalesce=True)
+        for side, (name, lacks) in enumerate((("one", "other"), ("other", "one"))):
+            self.gone.append(
+                both.filter(pl.col(lacks).is_null()).select(p=name, side=pl.lit(side), at_end=pl.lit(value=False))
+            )
+        both = (
+            both.drop_nulls(["one", "other"])
+            .sort("pair", "one_place")
+            .with_columns(place=pl.col("one_place").cast(pl.Int32))
+        )
+        lead = leads.select("pair", "ground", "lowest", "trusted", "at", "first", lead="one", other_lead="other")
+        both = both.select("pair", "place", "one", "other").join(lead, on="pair", maintain_order="left")
+        rows = {name: side.passes["rows"].gather(both[lead]) for name, side, lead in
+                zip(("lead_rows", "other_rows"), self.sides, ("lead", "other_lead"), strict=True)}  # fmt: skip
+        return self._cases(both.with_columns(weak=pl.col("ground") == "place", **rows))
+
+    def _handed_otherwise(self, read: _Of, kept: _Of) -> Array:
         """Return whether one run hands on the output of the draft pass before, and the other something else."""
-        given = self._state(0, before[0], JOIN), self._state(1, before[1], JOIN)
-        got = self._state(0, case.mine[0], FORWARD), self._state(1, case.theirs[0], FORWARD)
-        if given[0] is None or given[1] is None or got[0] is None or got[1] is None:
-            return False
-        handed = given[0].printed_alike(got[0]), given[1].printed_alike(got[1])
-        return given[0].printed_alike(given[1]) and handed[0] != handed[1]
+        before = [np.roll(each, 1) for each in (kept.a, kept.b)]
+        good = np.flatnonzero((np.roll(kept.known, 1)) & read.known)
+        found = np.zeros(len(read.a), bool)
+        given = [Points.of(side, row[good]) for side, row in zip(self.sides, before, strict=True)]
+        got = [Points.of(side, row[good]) for side, row in zip(self.sides, (read.a, read.b), strict=True)]
+        handed = [one.alike(other) for one, other in zip(given, got, strict=True)]
+        found[good] = given[0].alike(given[1]) & (handed[0] != handed[1])
+        return found
 
-    def _draft_states(self, case: _Case, lane: Lane) -> None:
-        """Compare all states of two draft passes, without an output that only shows another sampled token."""
-        one, other = self._state(0, case.mine[0], JOIN), self._state(1, case.theirs[0], JOIN)
-        skip = None
-        if one is not None and other is not None and one.shape == other.shape:
-            grade, _, what = judge(one, other, self.terms.rtol, heads=case.heads)
-            if grade == "beyond" and what != "not_finite" and self._other_token(case.pair, lane, what):
-                skip = JOIN
-        self._states(case, skip=skip)
-
-    def _other_token(self, pair: Pair, lane: Lane, what: What) -> bool:
+    def _other_token(self, cases: pl.DataFrame, what: Array) -> Array:
         """Return whether the next verify pass shows that the draft was given another token in the two runs.
 
         The draft also reads the token the target just sampled, which no line prints. It is the first row of the next
         verify pass, whose lowest state tells whether the tokens were the same. Without such a pass they are assumed to
         be.
         """
-        if lane.lowest is None:
-            return False
-        one = self._next_verify(0, pair.baseline[0], lane.lowest)
-        other = self._next_verify(1, pair.candidate[0], lane.lowest)
-        if one is None or other is None or one.printed_alike(other):
-            return False
-        same_first = one.same_head(other) or head_distance(one.head, other.head) <= HEAD_TOLERANCE / 10
-        return not same_first or what == "norm"
-
-    def _next_verify(self, side: int, number: int, lowest: Slot) -> State | None:
-        """Return the lowest state of the next verify pass of the lane, a few rounds on at most."""
-        rounds = self.rounds[side]
-        for later in range(number + 1, min(number + 1 + _REACH, len(rounds))):
-            if rounds.kind(later)[4:7] != rounds.kind(number)[4:7]:
-                return None
-            if rounds.kind(later).phase == "verify":
-                return self._state(side, rounds.lead(later), lowest)
-        return None
-
-    # one pair of passes
-
-    def _alike(self, case: _Case) -> bool:
-        """Return whether two single passes print the very same."""
-        if not case.single or case.weak:
-            return False
-        printed = self.stores[0].printed(case.mine[0])
-        return printed is not None and printed == self.stores[1].printed(case.theirs[0])
-
-    def _same(self, case: _Case) -> bool:
-        """Count two passes that print the very same, the way the first of their form came out; False for others."""
-        if not self._alike(case) or self._captures_differ(case):
-            return False
-        key = (case.role, case.phase, self.stores[0].form(case.mine[0]))
-        grades = self.forms.get(key)
-        if grades is None:
-            return False
-        self.repeats[key] += 1
-        case.grades = grades
-        self._agree(case)
-        return True
-
-    def _count_repeats(self) -> None:
-        """Add the passes that were counted by their form to the cells."""
-        for (role, phase, form), number in self.repeats.items():
-            for slot in self.forms[role, phase, form]:
-                cell = self._cell(role, phase, slot)
-                cell.pairs += number
-                cell.equal += number
-
-    def _agree(self, case: _Case) -> None:
-        """Note that a pass agrees, and whether all of it is equal."""
-        place = self._order(case.pair)[0]
-        self.agreed.append(place)
-        self.previous = (case.mine[0], case.theirs[0])
-        if case.identical:
-            self.equal.append(place)
-
-    def _states(self, case: _Case, *, only: Slot | None = None, skip: Slot | None = None) -> None:
-        """Compare two passes slot by slot, in the order of the data's way through them."""
-        if only is None and skip is None and self._same(case):
-            return
-        records = self._records(0, case.mine), self._records(1, case.theirs)
-        captures_differ = self._captures_differ(case)
-        for slot in sorted(records[0].keys() | records[1].keys(), key=lambda slot: slot.order):
-            if only is not None and slot != only:
-                continue
-            cell = self._cell(case.role, case.phase, slot)
-            one, other = records[0].get(slot), records[1].get(slot)
-            if one is None or other is None:
-                self._one_sided(case, slot, one, other)
-            elif slot == skip or (captures_differ and slot.event not in (CAPTURE, "forward_end")):
-                cell.not_compared += 1
-            else:
-                self._form(case, slot, one, other, captures_differ=captures_differ)
-                grade = self._value(case, slot, one, other)
-                if grade is not None:
-                    case.grades[slot] = grade
-        if case.agrees and case.grades:
-            self._agree(case)
-            if case.identical and case.heads and not captures_differ and self._alike(case):
-                self.forms[case.role, case.phase, self.stores[0].form(case.mine[0])] = case.grades
-
-    def _one_sided(self, case: _Case, slot: Slot, one: list[int] | None, other: list[int] | None) -> None:
-        """Keep a record that only one of two passes has, unless a cut edge or a way of printing explains it."""
-        side = 0 if other is None else 1
-        lacking = 1 - side
-        self._cell(case.role, case.phase, slot).only[side] += 1
-        passes = (case.mine[0], case.theirs[0])
-        if not case.single or self._cut(lacking, passes[lacking], slot):
-            return
-        kinds = self.stores[0].kind(passes[0]), self.stores[1].kind(passes[1])
-        usual = [slot in self.usual[at].get((kinds[at].role, kinds[at].phase), ()) for at in (0, 1)]
-        if usual[side] and not usual[lacking] and not slot.nth:
-            if slot.event == CAPTURE and self._captures_differ(case):
-                self._differ(
-                    "captures", case, slot, None, None, (self._captured(0, passes[0]), self._captured(1, passes[1]))
-                )
-            return
-        case.sound = False
-        self._differ("record", case, slot, one, other)
-
-    def _cut(self, side: int, index: int, slot: Slot) -> bool:
-        """Return whether a record may be missing because the log is cut: before its first or behind its last one."""
-        orders = [self.stores[side].slot_of(record).order for record in self.stores[side].records(index)]
-        first, last = self.edges[side]
-        # A warm-up is known by the start-up lines before it: nothing is cut off there.
-        begins = index in first and self.stores[side].kind(index).during != "warmup"
-        return (begins and slot.order < min(orders)) or (index in last and slot.order > max(orders))
-
-    def _form(self, case: _Case, slot: Slot, one: list[int], other: list[int], *, captures_differ: bool) -> None:
-        """Compare mode, number of joined states, copies and agreement of the ranks."""
-        details = self.stores[0].detail(one[0]), self.stores[1].detail(other[0])
-        modes = details[0].mode, details[1].mode
-        # A number and a name are two prints of a mode that nothing in the log sets equal.
-        if modes[0] and modes[1] and modes[0] != modes[1] and modes[0].isdigit() == modes[1].isdigit():
-            self._differ("mode", case, slot, one, other, modes)
-        numbers = details[0].num_aux, details[1].num_aux
-        if not captures_differ and None not in numbers and numbers[0] != numbers[1]:
-            self._differ("joined", case, slot, one, other, numbers)
-        if not case.single:
-            return
-        kinds = self.stores[0].kind(case.mine[0]), self.stores[1].kind(case.theirs[0])
-        copies = self.stores[0].copies(one[0]), self.stores[1].copies(other[0])
-        odd = [kind.copies is not None and kind.copies != number for kind, number in zip(kinds, copies, strict=True)]
-        if odd[0] != odd[1] and copies[0] != copies[1]:
-            self._differ("copies", case, slot, one, other, copies)
-        variants = self.stores[0].variants.get(one[0]), self.stores[1].variants.get(other[0])
-        if (variants[0] is None) != (variants[1] is None):
-            values = variants[0][0] if variants[0] else None, variants[1][0] if variants[1] else None
-            self._differ("rank", case, slot, one, other, values)
-
-    def _value(self, case: _Case, slot: Slot, one: list[int], other: list[int]) -> Grade | None:
-        """Compare shape, norm and first values of one state; return None where nothing can be compared."""
-        cell = self._cell(case.role, case.phase, slot)
-        lines = self.stores[0].line(one[0]), self.stores[1].line(other[0])
-        shapes = self.stores[0].shape(one[0]), self.stores[1].shape(other[0])
-        if not all(map(self.stores[0].usable, one)) or not all(map(self.stores[1].usable, other)):
-            cell.not_compared += 1
-            return None
-        if shapes[0] and shapes[1] and (shapes[0] != shapes[1] if case.single else shapes[0][1:] != shapes[1][1:]):
-            cell.count("beyond", None, lines)
-            self._differ("shape", case, slot, one, other, shapes)
-            return "beyond"
-        states = _joined(self.stores[0], one), _joined(self.stores[1], other)
-        if states[0] is None or states[1] is None or states[0].rows != states[1].rows:
-            cell.not_compared += states[0] is not states[1]
-            return None
-        grade, relative, what = judge(states[0], states[1], self.terms.rtol, heads=case.heads)
-        if case.weak and grade != "equal":
-            cell.not_compared += 1
-            return None
-        if case.pair.ground == "near":
-            self.near[case.role, case.phase, slot] += 1
-            if grade == "beyond" and what == "norm":
-                if relative is None or abs(relative) > NEAR_FACTOR * self.terms.rtol:
-                    difference = self._difference(what, case, slot, one, other, None, (states[0], states[1]), relative)
-                    self.doubtful.setdefault((case.role, case.phase, slot), []).append(difference)
-                else:
-                    cell.not_compared += 1
-                return "within"
-        cell.count(grade, relative, lines)
-        if grade == "beyond":
-            self._keep(self._difference(what, case, slot, one, other, None, (states[0], states[1]), relative))
-        return grade
-
-    def _settle(self, key: tuple[str, str, Slot], found: list[Difference]) -> None:
-        """Decide what pairs that agree only up to noise showed: a difference where most do, else other tokens."""
-        cell = self._cell(*key)
-        if 2 * len(found) <= self.near[key]:
-            cell.not_compared += len(found)
-            return
-        for difference in found:
-            cell.count("beyond", difference.relative, (difference.sides[0].line, difference.sides[1].line))
-            self._keep(difference)
-
-    # differences
-
-    def _differ(
-        self,
-        what: What,
-        case: _Case,
-        slot: Slot,
-        one: list[int] | None,
-        other: list[int] | None,
-        values: tuple[Any, Any] = (None, None),
-    ) -> None:
-        """Keep a difference of form: the pass is no longer sound."""
-        case.sound = False
-        self._keep(self._difference(what, case, slot, one, other, values))
-
-    def _difference(
-        self,
-        what: What,
-        case: _Case,
-        slot: Slot,
-        one: list[int] | None,
-        other: list[int] | None,
-        values: tuple[Any, Any] | None,
-        states: tuple[State, State] | None = None,
-        relative: float | None = None,
-    ) -> Difference:
-        """Describe a difference at its place."""
-        if values is None and states is not None:
-            values = (states[0].head, states[1].head) if what == "head" else (states[0].norm, states[1].norm)
-        place = self._order(case.pair)[0]
-        return Difference(
-            what,
-            case.role,
-            case.phase,
-            self.stores[0].kind(case.mine[0]).during,
-            slot,
-            case.pair.ground,
-            (place, case.place, slot.order),
-            (
-                self._spot(
-                    0, case.mine[0], one, values[0] if values else None, missing=one is None and what == "record"
-                ),
-                self._spot(
-                    1, case.theirs[0], other, values[1] if values else None, missing=other is None and what == "record"
-                ),
-            ),
-            (case.mine[0], case.theirs[0]),
-            (self.stores[0].rows(case.mine[0]), self.stores[1].rows(case.theirs[0])),
-            relative,
-            relative,
-            (len(case.mine), len(case.theirs)),
-            states[0].same_head(states[1]) if states and states[0].head and states[1].head else None,
-            1,
-            len(self.equal),
-            len(self.agreed),
-            [slot for slot, grade in case.grades.items() if grade != "beyond"],
-            (self._spot(0, self.previous[0]), self._spot(1, self.previous[1])) if self.previous else None,
-        )
-
-    def _keep(self, difference: Difference) -> None:
-        """Count a difference with those like it: value with value, record missing with record missing."""
-        what = "value" if difference.what in _VALUES else difference.what
-        slot = None if what == "captures" else difference.slot
-        key = (what, difference.role, difference.phase, slot, difference.sides[0].line == 0)
-        first = self.known.get(key)
-        if first is None:
-            self.known[key] = difference
-            self.out.differences.append(difference)
-            return
-        first.count += difference.slot == first.slot
-        if difference.largest is not None and (first.largest is None or abs(difference.largest) > abs(first.largest)):
-            first.largest = difference.largest
-
-    def _spot(
-        self, side: int, index: int, records: list[int] | None = None, value: Any = None, *, missing: bool = False
-    ) -> Spot:
-        """Return where a record, or a pass, stands."""
-        store = self.stores[side]
-        line = 0 if missing else store.line(records[0]) if records else store.first_line(index)
-        return Spot(store.kind(index).file, line, store.number(index), self.ordinals[side][index], value)
-
-    def _other_captures(self) -> None:
-        """Name other captured layers also where no pass of the phase could be paired: at the first of both runs."""
-        for role, phase in self.usual[0].keys() & self.usual[1].keys():
-            slot = self._captured_apart((role, phase), (role, phase)) if role == "target" else None
-            if slot is None or ("captures", role, phase, None, False) in self.known:
-                continue
-            one, other = self._first_of(0, role, phase), self._first_of(1, role, phase)
-            place = one + other
-            difference = Difference(
-                "captures",
-                role,
-                phase,
-                self.stores[0].kind(one).during,
-                slot,
-                None,
-                (place, 0, slot.order),
-                (
-                    self._spot(0, one, None, self._captured(0, one)),
-                    self._spot(1, other, None, self._captured(1, other)),
-                ),
-                (one, other),
-                (self.stores[0].rows(one), self.stores[1].rows(other)),
-                equal_before=bisect_left(self.equal, place),
-                agreeing_before=bisect_left(self.agreed, place),
-            )
-            self._keep(difference)
-
-    def _first_of(self, side: int, role: str, phase: str) -> int:
-        """Return the first complete pass of a role and phase that is no dummy of graph capture, else the first one."""
-        store = self.stores[side]
-        codes = [code for code, kind in enumerate(store.tables.kinds.values) if kind[:2] == (role, phase)]
-        found = [
-            index
-            for index in range(len(store))
-            if store.kind_code(index) in codes and store.kind(index).during != "graph_capture"
+        found = np.zeros(cases.height, bool)
+        lowest = [
+            _next_verify(side, rounds, cases[lead], cases["lowest"])
+            for side, rounds, lead in zip(self.sides, self.alignment.rounds, ("lead", "other_lead"), strict=True)
         ]
-        return next((index for index in found if store.kind(index).complete), found[0])
+        good = np.flatnonzero((lowest[0] >= 0) & (lowest[1] >= 0))
+        one, other = (Points.of(side, rows[good]) for side, rows in zip(self.sides, lowest, strict=True))
+        same_first = one.same_head(other) | (one.distance(other) <= HEAD_TOLERANCE / 10)
+        found[good] = ~one.alike(other) & (~same_first | (what[good] == _WHATS.index("norm")))
+        return found
 
-    def _captured(self, side: int, index: int) -> tuple[int | None, ...]:
+    # the books
+
+    def _books(self, cases: pl.DataFrame, rows: pl.DataFrame, found: pl.DataFrame) -> None:
+        """Count what every state came to, and describe each way of differing at its first place."""
+        cases = cases.sort("pair", "place").with_row_index("case").with_columns(
+            equal_before=(pl.col("agreed") & pl.col("identical")).cum_sum() - (pl.col("agreed") & pl.col("identical")),
+            agreeing_before=pl.col("agreed").cum_sum() - pl.col("agreed"),
+            previous=pl.when("agreed").then("case").forward_fill().shift(1),
+        )  # fmt: skip
+        rows = rows.join(cases.select("pair", "place", "role", "phase", "case"), on=["pair", "place"])
+        key = ["role", "phase", "slot"]
+        near = rows.filter(pl.col("grade") >= EQUAL, ground="near").group_by(key).agg(pl.len(), pl.col("doubt").sum())
+        settled = near.filter(2 * pl.col("doubt") > pl.col("len")).select(*key, most=pl.lit(value=True))
+        rows = rows.join(settled, on=key, how="left").with_columns(
+            doubt=pl.col("doubt") & pl.col("most").fill_null(value=False)
+        )
+        rows = rows.with_columns(cell=pl.when("doubt").then(BEYOND).otherwise("cell")).sort("case", "slot")
+        judged = pl.col("cell") >= EQUAL
+        size = pl.when(judged).then(pl.col("relative").fill_nan(None).abs())
+        self.out.cells = rows.group_by(key, maintain_order=True).agg(
+            pairs=judged.sum(), equal=(pl.col("cell") == EQUAL).sum(), within=(pl.col("cell") == WITHIN).sum(),
+            beyond=(pl.col("cell") == BEYOND).sum(), not_compared=(pl.col("cell") == NOT_COMPARED).sum(),
+            only_baseline=pl.col("b").is_null().sum(), only_candidate=pl.col("a").is_null().sum(),
+            **{name: pl.col(name).gather(size.arg_max()).first() for name in ("relative", "a", "b")},
+        )  # fmt: skip
+        values = rows.filter((pl.col("cell") == BEYOND) & (pl.col("what") != _WHATS.index("shape")))
+        found = found.join(cases.select("pair", "place", "role", "phase", "case"), on=["pair", "place"])
+        columns = ["case", "role", "phase", "slot", "a", "b", "what", "relative"]
+        found = pl.concat(
+            [found.with_columns(relative=pl.lit(None, pl.Float64)).select(columns), values.select(columns)]
+        )
+        found = found.sort("case", "slot", "what").with_columns(
+            pl.col("relative").fill_nan(None),
+            kind=pl.when(pl.col("what") >= _WHATS.index("norm")).then(-1).otherwise("what"),
+            state=pl.when(pl.col("what") == _WHATS.index("captures")).then(None).otherwise("slot"),
+            lacking=(pl.col("what") == 0) & pl.col("a").is_null(),
+        )
+        for _, same in found.group_by("kind", "role", "phase", "state", "lacking", maintain_order=True):
+            difference = self._difference(cases, rows, same.row(0, named=True))
+            difference.count = (same["slot"] == same["slot"][0]).sum()
+            sizes = same["relative"].abs().drop_nulls()
+            difference.largest = same["relative"][same["relative"].abs().arg_max()] if len(sizes) else None
+            self.out.differences.append(difference)
+        self._other_captures(cases)
+        self.out.differences.sort(key=lambda difference: difference.order)
+
+    def _difference(self, cases: pl.DataFrame, rows: pl.DataFrame, found: dict[str, Any]) -> Difference:
+        """Describe a difference at its first place."""
+        case = cases.row(found["case"], named=True)
+        what: Any = _WHATS[found["what"]]
+        passes = case["one"], case["other"]
+        values = [
+            None if row is None else self._value(what, side, row, passes[side])
+            for side, row in enumerate((found["a"], found["b"]))
+        ]
+        if what == "captures":
+            values = [self._captured(side, passes[side]) for side in (0, 1)]
+        spots = [
+            self.spot(side, passes[side], row, value, missing=what == "record" and row is None)
+            for side, (row, value) in enumerate(zip((found["a"], found["b"]), values, strict=True))
+        ]
+        agreeing = rows.filter(
+            (pl.col("case") == found["case"])
+            & (pl.col("slot") < found["slot"])
+            & pl.col("grade").is_in([EQUAL, WITHIN])
+        )
+        pieces = self.alignment.pieces.get(case["first"] if case["ground"] == "pieces" else -1, ([0], [0]))
+        same_head = None
+        if what in VALUES:
+            one, other = (
+                Points.of(side, np.array([row])) for side, row in zip(self.sides, (found["a"], found["b"]), strict=True)
+            )
+            same_head = bool(one.same_head(other)[0]) if one.count[0] and other.count[0] else None
+        previous = None
+        if case["previous"] is not None:
+            before = cases.row(case["previous"], named=True)
+            previous = self.spot(0, before["one"]), self.spot(1, before["other"])
+        return Difference(
+            what, case["role"], case["phase"], case["during"], found["slot"], case["ground"],
+            (case["at"], case["place"], found["slot"]), (spots[0], spots[1]), passes,
+            (self.sides[0].passes["rows"][passes[0]], self.sides[1].passes["rows"][passes[1]]), found["relative"],
+            found["relative"], (len(pieces[0]), len(pieces[1])), same_head, 1, case["equal_before"],
+            case["agreeing_before"], agreeing["slot"].to_list(), previous,
+        )  # fmt: skip
+
+    def _value(self, what: What, side: int, record: int, row: int) -> Any:
+        """Return what one side prints of a difference."""
+        said = self.sides[side].records.row(record, named=True)
+        form = self.sides[side].forms.row(said["form"], named=True)
+        if what == "rank":
+            other = self.sides[side].deviating.filter(record=record)
+            return None if other.is_empty() else other.row(0, named=True)
+        if what == "shape":
+            return self.sides[side].heads[said["form"]].shape
+        return {"head": tuple(said["values"] or ()), "mode": form["mode"], "joined": form["states"],
+                "copies": said["copies"]}.get(what, said["norm"])  # fmt: skip
+
+    def spot(self, side: int, row: int, record: int | None = None, value: Any = None, *, missing: bool = False) -> Spot:
+        """Return where a record, or a pass, stands."""
+        kept = self.sides[side]
+        file, line, number, ordinal = kept.passes.select("file", "line", "number", "ordinal").row(row)
+        line = None if missing else line if record is None else kept.records["line"][record]
+        return Spot(kept.files[file], line, number, ordinal, value)
+
+    def _captured(self, side: int, row: int) -> tuple[int | None, ...]:
         """Return the layers a pass captures, the embedding as 0."""
-        store = self.stores[side]
-        slots = map(store.slot_of, store.records(index))
-        return tuple(slot.layer for slot in slots if slot.event == CAPTURE and slot.nth == 0)
+        first, last = self.sides[side].passes.select("first", "last").row(row)
+        slots = self.sides[side].records["slot"][first : last + 1].to_list()
+        return tuple(self.sides[side].slots[slot].layer for slot in slots if is_capture(slot))
+
+    def _other_captures(self, cases: pl.DataFrame) -> None:
+        """Name other captured layers also where no pass of the phase could be paired: at the first of both runs."""
+        known = {(each.role, each.phase) for each in self.out.differences if each.what == "captures"}
+        for key in sorted(self.usual[0].keys() & self.usual[1].keys() - known):
+            slot = self.captured_apart(key, key) if key[0] == "target" else None
+            if slot is None:
+                continue
+            firsts = []
+            for side in self.sides:
+                real = side.passes.with_row_index("p").filter(
+                    pl.col("during") != "graph_capture", role=key[0], phase=key[1]
+                )
+                firsts.append(real.sort("complete", descending=True, maintain_order=True)["p"][0])
+            before = cases.filter((pl.col("at") < sum(firsts)) & pl.col("agreed"))
+            spots = [self.spot(side, row, None, self._captured(side, row)) for side, row in enumerate(firsts)]
+            rows = [side.passes["rows"][row] for side, row in zip(self.sides, firsts, strict=True)]
+            self.out.differences.append(
+                Difference("captures", *key, self.sides[0].passes["during"][firsts[0]], slot, None, (sum(firsts), 0, slot),
+                           (spots[0], spots[1]), (firsts[0], firsts[1]), (rows[0], rows[1]),
+                           equal_before=before["identical"].sum(), agreeing_before=before.height)
+            )  # fmt: skip
 
     # what has no partner
 
-    def _rest(self, lane: Lane) -> None:
+    def _rest(self) -> None:
         """Account for rounds without a partner, their draft passes with them."""
-        for rest in lane.rest:
-            for side, number in enumerate(rest[:2]):
-                if number < 0:
-                    continue
-                passes = [self.rounds[side].lead(number), *self.rounds[side].followers(number)]
-                if rest.reason is None:
-                    for index in passes:
-                        self._alone(side, index, at_end=rest.at_end)
-                else:
-                    self._count_apart(side, passes, rest.reason)
+        for side, name in enumerate(("one", "other")):
+            rounds, rest = self.alignment.rounds[side], self.alignment.rest.filter(pl.col(name) >= 0)
+            lead = rounds.select("p", "round").join(rest.select("reason", "at_end", p=name), on="p").drop("p")
+            passes = rounds.select("p", "round").join(lead, on="round")
+            self.gone.append(
+                passes.filter(pl.col("reason").is_null()).select("p", pl.lit(side).alias("side"), "at_end")
+            )
+            self._count_apart(side, passes.select("p", why="reason").drop_nulls())
+        for side in (0, 1):
+            self._alone(side, pl.concat([each.filter(side=side) for each in self.gone]).sort("p"))
 
-    def _alone(self, side: int, index: int, *, at_end: bool) -> None:
-        """Count a pass that only one run has; keep it by itself when it is a fragment."""
-        kind = self.stores[side].kind(index)
-        key = Alone(side, kind.role, kind.phase, at_end)
-        spot = self._spot(side, index)
-        number, first = self.out.alone.get(key, (0, spot))
-        self.out.alone[key] = (number + 1, first)
-        store = self.stores[side]
-        lacks = self.usual[side].get(kind[:2], set()) - {store.slot_of(record) for record in store.records(index)}
-        if any(not self._cut(side, index, slot) for slot in lacks):
-            self.out.fragments.append(Fragment(side, kind.role, kind.phase, spot))
+    def _alone(self, side: int, gone: pl.DataFrame) -> None:
+        """Count passes that only one run has; keep those by themselves that are fragments."""
+        kept = self.sides[side]
+        kinds = gone.with_columns(kept.passes.select("role", "phase").gather(gone["p"]))
+        counted = kinds.group_by("role", "phase", "at_end", maintain_order=True).agg(pl.len(), pl.col("p").first())
+        for role, phase, at_end, number, first in counted.iter_rows():
+            self.out.alone[side, role, phase, at_end] = number, self.spot(side, first)
+        usual = pl.DataFrame([(*key, slot) for key, slots in self.usual[side].items() for slot in slots],
+                             schema={"role": pl.String, "phase": pl.String, "slot": pl.Int64}, orient="row")  # fmt: skip
+        wanted = (
+            kinds.select("p", "role", "phase")
+            .join(usual, on=["role", "phase"])
+            .with_columns(pl.col("p").cast(pl.UInt32))
+        )
+        lacks = wanted.join(kept.records.select("p", "slot"), on=["p", "slot"], how="anti").cast({"p": pl.Int64})
+        lacks = lacks.join(self.edges[side], on="p", how="left")
+        cut = (pl.col("slot") < pl.col("low")) | (pl.col("slot") > pl.col("high"))
+        for row, role, phase in (
+            lacks.filter(~cut.fill_null(value=False)).select("p", "role", "phase").unique().sort("p").iter_rows()
+        ):
+            self.out.fragments.append((side, role, phase, self.spot(side, row)))
 
-    def _apart(self, mine: Iterable[int], theirs: Iterable[int], why: Why) -> None:
-        """Count passes that have a partner and cannot be compared with it."""
-        self._count_apart(0, mine, why)
-        self._count_apart(1, theirs, why)
+    def _apart(self, why: str, pairs: pl.DataFrame, *, leads: bool = True) -> None:
+        """Count the rounds of pairs as not comparable; without ``leads`` only the draft passes in them."""
+        for side, name in enumerate(("one", "other")):
+            rows = [
+                row
+                for one, row in pairs.select("first", name).iter_rows()
+                for row in self.alignment.pieces.get(one, ([row], [row]))[side]
+            ]
+            rounds = self.alignment.rounds[side]
+            within = rounds.filter(pl.col("p").is_in(rows))["round"].implode()
+            passes = rounds.filter(pl.col("round").is_in(within) & ((pl.col("place") > 0) | leads))
+            self._count_apart(side, passes.select("p", why=pl.lit(why)))
 
-    def _count_apart(self, side: int, passes: Iterable[int], why: Why) -> None:
-        for index in passes:
-            kind = self.stores[side].kind(index)
-            self.out.apart[side, kind.role, kind.phase, why] += 1
-
-    def _followers_apart(self, pair: Pair, why: Why) -> None:
-        """Count the draft passes of a round as not comparable."""
-        for side, (rounds, numbers) in enumerate(zip(self.rounds, pair[1:3], strict=True)):
-            self._count_apart(side, (index for number in numbers for index in rounds.followers(number)), why)
-
-    # small questions
-
-    def _state(self, side: int, index: int, slot: Slot) -> State | None:
-        """Return the state of a pass in a slot."""
-        store = self.stores[side]
-        return store.state(store.find(index, store.tables.slots.of(slot)))
-
-    def _any_alike(self, case: _Case) -> bool:
-        """Return whether any state with first values is printed alike by two passes."""
-        one, other = case.mine[0], case.theirs[0]
-        for record in self.stores[0].records(one):
-            mine = self.stores[0].state(record)
-            if mine is not None and mine.head:
-                theirs = self.stores[1].state(self.stores[1].find(other, self.stores[0].slot(record)))
-                if theirs is not None and mine.printed_alike(theirs):
-                    return True
-        return False
-
-    def _cell(self, role: str, phase: str, slot: Slot) -> Cell:
-        return self.out.cells.setdefault((role, phase, slot), Cell())
-
-    def _records(self, side: int, passes: Sequence[int]) -> dict[Slot, list[int]]:
-        """Return the records of a pass by slot; of several pieces only the slots that every piece has."""
-        store = self.stores[side]
-        found: dict[Slot, list[int]] = {}
-        for index in passes:
-            for record in store.records(index):
-                found.setdefault(store.slot_of(record), []).append(record)
-        return {slot: records for slot, records in found.items() if len(records) == len(passes)}
-
-    def _captures_differ(self, case: _Case) -> bool:
-        """Return whether the two runs usually capture other states in target passes like these."""
-        if case.role != "target":
-            return False
-        kinds = self.stores[0].kind(case.mine[0]), self.stores[1].kind(case.theirs[0])
-        return self._captured_apart(kinds[0][:2], kinds[1][:2]) is not None
-
-    def _captured_apart(self, one: tuple[str, str], other: tuple[str, str]) -> Slot | None:
-        """Return the lowest slot that only one run captures in passes of a role and phase, None when there is none.
-
-        A run that joins as many states and prints only some of them, or none, captures them all the same.
-        """
-        captured = _captures(self.usual[0].get(one, ())), _captures(self.usual[1].get(other, ()))
-        fewer = captured[0] <= captured[1] or captured[1] <= captured[0]
-        numbers = self.joined[0].get(one), self.joined[1].get(other)
-        if fewer and (not captured[0] or not captured[1] or (numbers[0] is not None and numbers[0] == numbers[1])):
-            return None
-        return min(captured[0] ^ captured[1], key=lambda slot: slot.order, default=None)
+    def _count_apart(self, side: int, passes: pl.DataFrame) -> None:
+        """Count passes that are not comparable, with the reason."""
+        kinds = passes.with_columns(self.sides[side].passes.select("role", "phase").gather(passes["p"]))
+        for role, phase, why, number in kinds.group_by("role", "phase", "why").len().iter_rows():
+            self.out.apart[side, role, phase, why] += number
 
 
-def _captures(slots: Iterable[Slot]) -> set[Slot]:
-    """Return the slots of captured states."""
-    return {slot for slot in slots if slot.event == CAPTURE and slot.nth == 0}
+class _Of(NamedTuple):
+    """The records of cases in one slot: rows of both (-1), whether both hold a state, and how these came out."""
+
+    a: Array
+    b: Array
+    known: Array
+    same_rows: Array
+    same_shape: Array
+    beyond: Array
+    what: Array
 
 
-def _finite(values: Iterable[float]) -> bool:
-    return all(map(math.isfinite, values))
+def _of_slot(cases: pl.DataFrame, rows: pl.DataFrame, slot: int, sides: tuple[Side, Side]) -> _Of:
+    """Return the records of cases in a slot."""
+    found = cases.select("pair", "place").join(
+        rows.filter(slot=slot), on=["pair", "place"], how="left", maintain_order="left"
+    )
+    a, b = (found[name].fill_null(-1).to_numpy() for name in "ab")
+    forms = [
+        side.forms.select("rows", "shape").gather(side.records["form"].gather(np.maximum(each, 0)))
+        for side, each in zip(sides, (a, b), strict=True)
+    ]
+    state = [
+        side.has_state().gather(np.maximum(each, 0)).to_numpy() & (each >= 0)
+        for side, each in zip(sides, (a, b), strict=True)
+    ]
+    same = [(forms[0][name] == forms[1][name]).to_numpy() for name in ("rows", "shape")]
+    return _Of(
+        a,
+        b,
+        state[0] & state[1],
+        *same,
+        found["raw"].fill_null(False).to_numpy(),
+        found["what"].fill_null(0).to_numpy(),
+    )
 
 
-def _joined(store: PassStore, records: Sequence[int]) -> State | None:
-    """Return the state of one record, or of the pieces of one prefill: rows add up, norms add in quadrature.
+def _summed(cases: pl.DataFrame, rows: pl.DataFrame, found: pl.DataFrame) -> pl.DataFrame:
+    """Add to cases whether all that was compared is equal, whether nothing is beyond tolerance or missing."""
+    grades = rows.group_by("pair", "place").agg(
+        worst=pl.col("grade").max(),
+        compared=(pl.col("grade") >= EQUAL).any(),
+        join=pl.col("grade").filter((pl.col("slot") == JOIN) & (pl.col("grade") >= EQUAL)).first(),
+    )
+    sound = found.select("pair", "place", unsound=pl.lit(value=True)).unique()
+    cases = cases.join(grades, on=["pair", "place"], how="left", maintain_order="left")
+    cases = cases.join(sound, on=["pair", "place"], how="left", maintain_order="left")
+    agrees = (pl.col("worst").fill_null(0) < BEYOND) & pl.col("unsound").is_null()
+    whole = pl.col("join").is_null() & agrees & ~pl.col("weak") & pl.col("apart").is_null()
+    return cases.with_columns(
+        identical=agrees & (pl.col("worst").fill_null(0) <= EQUAL),
+        agreed=agrees & pl.col("compared").fill_null(value=False),
+        trusted=whole | pl.col("join").is_in([EQUAL, WITHIN]).fill_null(value=False),
+    ).drop("worst", "compared", "join", "unsound")
 
-    The head is the first piece's: row 0 is in it.
-    """
-    states = [state for state in map(store.state, records) if state is not None]
-    if len(states) < len(records):
-        return None
-    if len(states) == 1:
-        return states[0]
-    norm = math.sqrt(sum(state.norm**2 for state in states))
-    slack = sum(state.norm * state.slack for state in states) / norm if norm else 0.0
-    return states[0]._replace(rows=sum(state.rows for state in states), norm=norm, slack=slack)
+
+def _edges(side: Side, rounds: pl.DataFrame) -> pl.DataFrame:
+    """Return the first and last pass of every lane (p) with its lowest and highest slot: a cut log may lack others."""
+    ends = rounds.group_by("lane", maintain_order=True).agg(first=pl.col("p").first(), last=pl.col("p").last())
+    found: dict[int, list[int | None]] = {}
+    for at, name in enumerate(("first", "last")):
+        for row in ends[name].to_list():
+            first, last, during = side.passes.select("first", "last", "during").row(row)
+            slots = side.records["slot"][first : last + 1]
+            # A warm-up is known by the start-up lines before it: nothing is cut off there.
+            if at or during != "warmup":
+                found.setdefault(row, [None, None])[at] = int(slots.max() if at else slots.min())  # type: ignore[arg-type]
+    rows = [(row, *limits) for row, limits in found.items()]
+    return pl.DataFrame(rows, schema={"p": pl.Int64, "low": pl.Int64, "high": pl.Int64}, orient="row")
 
 
-def _side_by_side(
-    stores: tuple[PassStore, PassStore], mine: Sequence[int], theirs: Sequence[int]
-) -> Iterator[tuple[int | None, int | None]]:
-    """Yield the draft passes of two rounds side by side: in order where there are equally many, else by phase."""
-    if len(mine) == len(theirs):
-        yield from zip(mine, theirs, strict=True)
-        return
-    phases = [[store.kind(at).phase for at in passes] for store, passes in zip(stores, (mine, theirs), strict=True)]
-    waiting: dict[str, list[int]] = {}
-    for index, phase in zip(reversed(theirs), reversed(phases[1]), strict=True):
-        waiting.setdefault(phase, []).append(index)
-    for index, phase in zip(mine, phases[0], strict=True):
-        queue = waiting.get(phase)
-        yield index, queue.pop() if queue else None
-    for queue in waiting.values():
-        yield from ((None, index) for index in reversed(queue))
+def _next_verify(side: Side, rounds: pl.DataFrame, leads: pl.Series, lowest: pl.Series) -> Array:
+    """Return the record of the lowest state of the next verify pass of the lane, a few rounds on at most; -1 for none."""
+    lead = rounds.filter(place=0)
+    where = np.full(side.passes.height, -1)
+    where[lead["p"].to_numpy()] = np.arange(lead.height)
+    at, lane, verify = where[leads.to_numpy()], lead["lane"].to_numpy(), (lead["phase"] == "verify").to_numpy()
+    found, going = np.full(len(at), -1), np.ones(len(at), bool)
+    for step in range(1, _REACH + 1):
+        later = np.minimum(at + step, lead.height - 1)
+        going &= (at + step < lead.height) & (lane[later] == lane[at]) & (found < 0)
+        found = np.where(going & verify[later], lead["p"].to_numpy()[later], found)
+    wanted = pl.DataFrame({"p": found, "slot": lowest}, schema={"p": pl.Int64, "slot": pl.Int64})
+    records = side.records.select(pl.col("p").cast(pl.Int64), "slot", r=pl.int_range(pl.len())).filter(side.has_state())
+    return wanted.join(records, on=["p", "slot"], how="left", maintain_order="left")["r"].fill_null(-1).to_numpy()

@@ -1,279 +1,306 @@
 """What the server lines of two runs say differs: set-up, errors, acceptance.
 
-This module is responsible for comparing what is no forward pass, and for adding it to the report of a diff. It must not
-know how passes are compared.
+This module is responsible for asking both runs the same questions (``config``, ``errors``, ``accept``), for joining
+the answers on their keys, and for adding what differs to the report of a diff. It must not know how passes are compared,
+nor how those questions read a log.
 """
 
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from logscope.diffing.side import ERRORS
-from logscope.diffing.words import SIDES
+import polars as pl
+
+from logscope.asking import Asked
 from logscope.model import Finding, Place
-from logscope.queries.acceptance.series import DECLINE_SHARE, DECLINE_Z, STRETCH_LINES, STRETCH_ROUNDS
-from logscope.queries.arguments import NOT_PRINTED, shown
-from logscope.queries.config import differences, settings
+from logscope.queries.acceptance import Accept
+from logscope.queries.arguments import NOT_PRINTED, differences, shown
+from logscope.queries.config import Config
+from logscope.queries.errors import Errors
 from logscope.queries.words import and_list, count
 from logscope.report import Column, Table
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from logscope.report import Context, Report
+    from logscope.tables.tables import Tables
 
-    from logscope.diffing.side import Side
-    from logscope.queries.acceptance import Stats
-    from logscope.report import Report
-
-# Settings that are no argument but are told by other lines, or not.
-_INFERRED = frozenset({"spec_version", "draft_type", "target_type", "kv_tokens", "graphs_captured"})
+SIDES = ("baseline", "candidate")
+# Settings that other lines than the arguments tell, or do not.
+_INFERRED = frozenset({"spec_version", "kv_tokens", "graphs_captured"}) | {
+    f"{role}_{what}" for role in ("target", "draft") for what in ("type", "quant", "dtype", "attention_backend")
+}
 # Arguments that decide how much fits and how it is scheduled, not what is computed.
 _SCHEDULING = ("memory", "other")
-_ALL = "all"
+# What can explain other states or another acceptance by itself, the most telling first.
+_EXPLAINS = ("quant", "dtype", "type", "attention", "layers", "model_path", "algorithm")
+# A change of the mean accept len that matters: as large as rule A103 asks for, on the verify rounds that A101 needs,
+# and so many standard errors beyond chance.
+_SHARE, _ROUNDS, _Z = 0.15, 80, 4.0
+# Warnings that speak of the model's values, and the most records outside of passes that are looked at in a batch.
+_WARNED = ("nan_logits_warning", "invalid_tree_warning")
+_MOST = 10_000
 
 
-def add_table(
-    report: Report, name: str, rows: list[dict[str, Any]], columns: list[Column], title: str, caption: str | None = None
-) -> None:
+@dataclass(slots=True)
+class Seen:
+    """Something that was printed: where first, and how often."""
+
+    place: Place
+    count: int = 0
+
+
+class Asking:
+    """The questions about a run that both sides of a diff are asked, while its batches come."""
+
+    def __init__(self) -> None:
+        self._asked = [Asked(question) for question in (Config(), Errors(), Accept())]
+        self._warned: dict[str, Seen] = {}
+        self._strays: dict[tuple[Any, ...], Seen] = {}
+
+    def add(self, tables: Tables) -> None:
+        """Take the next batch."""
+        for asked in self._asked:
+            asked.add(tables)
+        event = pl.col("event").cast(pl.String)
+        rows = tables.server.with_row_index("row").filter(kind="event")
+        for name, line, file in rows.filter(event.is_in(_WARNED)).select(event, "line", "file").iter_rows():
+            self._warned.setdefault(name, Seen(Place(tables.files[file], line))).count += 1
+        strays = rows.filter(pl.col("site").is_not_null() & (event != "capture_plan"))
+        for row, name, line, file in strays.select("row", event, "line", "file").head(_MOST).iter_rows():
+            said = tables.payload(row)
+            key = name, said.layer, said.shape, said.norm
+            self._strays.setdefault(key, Seen(Place(tables.files[file], line))).count += 1
+
+    def answers(self, context: Context) -> Answers:
+        """Return what they found."""
+        return Answers(*(asked.report(context) for asked in self._asked), self._warned, self._strays)
+
+
+class Answers:
+    """What server lines of one run say: ``runs`` (server lives whose set-up is known), ``errors``, ``accept`` rows."""
+
+    def __init__(self, config: Report, errors: Report, accept: Report, warned: Any, strays: Any) -> None:
+        self.warned: dict[str, Seen] = warned
+        self.strays: dict[tuple[Any, ...], Seen] = strays
+        self.runs = [run for run in config.facts["runs"] if run["server_args"] or run["derived"]]
+        self.errors = {(row["exception"], row["message"]): row for row in errors.facts["errors"]}
+        rows = accept.tables["accept"].rows if "accept" in accept.tables else []
+        self.accept = [row for row in rows if row["window"] is None and row["accept_len_mean"] is not None]
+        rates = accept.tables["rates"].rows if "rates" in accept.tables else []
+        self.rules = {(row["definition"], row["rule"]) for row in rates}
+
+    @property
+    def rule(self) -> tuple[str, str] | None:
+        """The one definition of accept rate the run follows, None when it prints no rate, ``mixed`` for several."""
+        return ("mixed", "several definitions") if len(self.rules) > 1 else next(iter(self.rules), None)
+
+    def whole(self) -> dict[str, Any] | None:
+        """Return the acceptance of all processes together, weighed by verify rounds; None when none is printed."""
+        if not self.accept:
+            return None
+        rounds = sum(row["rounds"] for row in self.accept)
+        return {
+            "lines": sum(row["lines"] for row in self.accept),
+            "rounds": rounds,
+            "accept_len_mean": _mean(self.accept, "accept_len_mean"),
+            "min": min(row["min"] for row in self.accept),
+            "max": max(row["max"] for row in self.accept),
+            "accept_rate_mean": _mean(self.accept, "accept_rate_mean") if self.rules else None,
+            "definition": self.rule and self.rule[0],
+            "rule": self.rule and self.rule[1],
+            "running": _sum(self.accept, "running"),
+            "tokens_per_second": _sum(self.accept, "throughput"),
+        }
+
+
+def _mean(rows: list[dict[str, Any]], name: str) -> float | None:
+    known = [(row[name], row["rounds"] or row["lines"]) for row in rows if row[name] is not None]
+    weight = sum(number for _, number in known)
+    return round(sum(value * number for value, number in known) / weight, 4) if weight else None
+
+
+def _sum(rows: list[dict[str, Any]], name: str) -> float | None:
+    """Return what runs at one moment in all processes."""
+    known = [row[name] for row in rows if row[name] is not None]
+    return round(sum(known), 4) if known else None
+
+
+def add_table(report: Report, name: str, rows: list[dict[str, Any]], title: str, *columns: Column, caption: str | None = None) -> None:  # fmt: skip
     """Add a table when it has rows; columns that are empty throughout are not shown."""
     if rows:
         kept = [column for column in columns if column.always or any(row.get(column.name) for row in rows)]
         report.tables[name] = Table(kept, rows, title, caption)
 
 
-class Servers:
-    """Compares the server lines of two sides and adds what differs to a report."""
-
-    def __init__(self, sides: tuple[Side, Side], report: Report) -> None:
-        self.sides = sides
-        self.report = report
-
-    def configuration(self) -> list[str]:
-        """Add what differs in the set-up; return what of it decides about states and acceptance, in words."""
-        lives = [side.lives() for side in self.sides]
-        if not lives[0] or not lives[1]:
-            lacking = [f"the {name} prints none" for name, known in zip(SIDES, lives, strict=True) if not known]
-            self.report.notes.append(f"server arguments are not compared: {and_list(lacking)}")
-            return []
-        several = len(lives[0]) == len(lives[1]) > 1
-        if len(lives[0]) != len(lives[1]):
-            numbers = " and ".join(str(len(known)) for known in lives)
-            self.report.notes.append(
-                f"the runs hold {numbers} server lives: the set-up of the first of each is compared"
-            )
-        rows, mattering = [], []
-        for one, other in zip(lives[0] if several else lives[0][:1], lives[1], strict=False):
-            for found in differences(settings(one), settings(other)):
-                reason = found.reason
-                if reason is None and found.key in _INFERRED and NOT_PRINTED in (found.a, found.b):
-                    reason = "not told by one of the logs"
-                elif reason is None and found.group in _SCHEDULING:
-                    reason = "decides what fits and when, not what is computed"
-                matters = reason is None
-                values = shown(found.key, found.a), shown(found.key, found.b)
-                rows.append(
-                    {
-                        "argument": found.key,
-                        "baseline": values[0],
-                        "candidate": values[1],
-                        "matters": matters,
-                        "reason": reason,
-                        "segment": one.segment.number,
-                    }
-                )
-                if matters:
-                    mattering.append(f"{found.key} {values[0]} -> {values[1]}")
-                    self.report.findings.append(
-                        Finding(
-                            "D101",
-                            "warning",
-                            f"{found.key} differs: {values[0]} against {values[1]}",
-                            other.place,
-                            values[0],
-                            values[1],
-                            f"baseline {one.place}",
-                        )
-                    )
-        self.report.facts["configuration"] = [row["argument"] for row in rows if row["matters"]]
-        columns = [Column("argument", always=True), Column("baseline", always=True), Column("candidate", always=True)]
-        columns += [Column("matters"), Column("reason", "why not")]
-        add_table(self.report, "configuration", rows, columns, "configuration: what differs, what matters first")
-        return mattering
-
-    def errors(self) -> None:
-        """Add errors that only one run prints: the first of a run as a finding, all in the table."""
-        rows = []
-        for side, name in enumerate(SIDES):
-            mine, theirs = self.sides[side].errors, self.sides[1 - side].errors
-            alone = [(key[0], seen) for key, seen in mine.items() if key not in theirs]
-            rows += [
-                {"only_in": name, "event": event, "message": seen.text, "times": seen.count, "first": str(seen.place)}
-                for event, seen in alone
-            ]
-            if alone:
-                event, seen = alone[0]
-                more = f" (and {count(len(alone) - 1, 'further message')})" if len(alone) > 1 else ""
-                severity = min((ERRORS[event] for event, _ in alone), key=("error", "warning", "note").index)
-                message = f"only the {name} prints {event.replace('_', ' ')}: {seen.text}{more}"
-                self.report.findings.append(Finding("D105", severity, message, seen.place))
-        columns = [
-            Column("only_in", "only in", always=True),
-            Column("event", always=True),
-            Column("message", always=True),
-        ]
-        columns += [Column("times", align="right"), Column("first")]
-        add_table(self.report, "errors", rows, columns, "errors that only one run prints")
-
-    def acceptance(self) -> None:
-        """Compare accept len and, where both follow one definition, accept rate."""
-        totals = [side.total() for side in self.sides]
-        rows = [row for name, side in zip(SIDES, self.sides, strict=True) for row in _accept_rows(name, side)]
-        columns = [Column("side", always=True), Column("process"), Column("lines", align="right")]
-        columns += [Column("accept_len_mean", "accept len", align="right", always=True)]
-        columns += [Column(name, align="right") for name in ("min", "max")]
-        columns += [Column("accept_rate_mean", "accept rate", align="right"), Column("definition"), Column("rule")]
-        columns += [Column("running", align="right"), Column("tokens_per_second", "token/s", align="right")]
-        add_table(
-            self.report, "acceptance", rows, columns, "acceptance and throughput, one row per process and all together"
-        )
-        if totals[0] is None or totals[1] is None:
-            lacking = [name for name, total in zip(SIDES, totals, strict=True) if total is None]
-            if len(lacking) == 1:
-                self.report.notes.append(f"acceptance is not compared: the {lacking[0]} prints none")
-            return
-        self.report.facts["acceptance"] = fact = {
-            name: {key: row[key] for key in ("lines", "accept_len_mean", "accept_rate_mean", "definition", "running")}
-            for name in SIDES
-            for row in rows
-            if row["side"] == name and row["process"] == _ALL
-        }
-        self._definitions(fact)
-        self._accept_change((totals[0], totals[1]), fact)
-
-    def _accept_change(self, totals: tuple[Stats, Stats], fact: dict[str, Any]) -> None:
-        """Judge a change of the mean accept len.
-
-        It is worth a warning when it is as much as rule A103 asks for, on the lines and rounds that A101 needs, and
-        beyond chance.
-        """
-        means = totals[0].mean or 0.0, totals[1].mean or 0.0
-        if not means[0]:
-            return
-        change = fact["change"] = (means[1] - means[0]) / means[0]
-        rounds = [side.rounds() for side in self.sides]
-        enough = min(rounds) >= STRETCH_ROUNDS and all(
-            one.lines >= STRETCH_LINES or one.sums["drafted"] for one in totals
-        )
-        z = _z(totals)
-        text = f"accept len {means[0]:.2f} -> {means[1]:.2f} ({100 * change:+.0f} %){self._rate_words(fact)}"
-        lines = " against ".join(f"{count(one.lines, 'line')}, {one.sums['weight']:,.0f} verifies" for one in totals)
-        # Relative to the larger mean, so that a rise and the same fall weigh alike.
-        large = abs(means[1] - means[0]) >= DECLINE_SHARE * max(means)
-        fact["evidence"] = "strong" if enough and z > DECLINE_Z else "weak"
-        if not large:
-            return
-        place = self._accept_place()
-        if fact["evidence"] == "strong":
-            spread = _spread(self.sides)
-            self.report.findings.append(Finding("D104", "warning", text, place, evidence=f"{lines}{spread}"))
-        else:
-            message = f"{text}: weak evidence, {lines} of the log"
-            self.report.findings.append(Finding("D104", "note", message, place))
-
-    def _rate_words(self, fact: dict[str, Any]) -> str:
-        """Return how the accept rate changes, where both runs define it alike."""
-        if not fact["rates_comparable"]:
-            return ""
-        one, other = fact[SIDES[0]], fact[SIDES[1]]
-        rule = _definition(self.sides[0])
-        meaning = f"{rule[1]}, definition {rule[0]}" if rule is not None else ""
-        return f", accept rate {one['accept_rate_mean']:.2f} -> {other['accept_rate_mean']:.2f} (both {meaning})"
-
-    def _accept_place(self) -> Place | None:
-        """Return the candidate's first acceptance line."""
-        firsts = [(key.file, series.stats.first_line) for key, series in self.sides[1].accept.series.items()]
-        return Place(*firsts[0]) if firsts else None
-
-    def _definitions(self, fact: dict[str, Any]) -> None:
-        """Say whether the printed rates may be compared."""
-        rules = [_definition(side) for side in self.sides]
-        fact["rates_comparable"] = rules[0] == rules[1] and rules[0] is not None and rules[0][0] != "ambiguous"
-        if rules[0] == rules[1] or None in rules:
-            return
-        one, other = (f"{rule[1]} ({rule[0]})" if rule is not None else "" for rule in rules)
-        message = f"accept rates are not compared: the baseline's follow {one}, the candidate's {other}"
-        self.report.findings.append(Finding("A104", "note", message, self._accept_place()))
+def configuration(sides: tuple[Answers, Answers], report: Report) -> list[str]:
+    """Add what differs in the set-up; return what decides about states and acceptance, what can explain most first."""
+    runs = sides[0].runs, sides[1].runs
+    if not all(runs):
+        lacking = [f"the {name} prints none" for name, known in zip(SIDES, runs, strict=True) if not known]
+        report.notes.append(f"server arguments are not compared: {and_list(lacking)}")
+        return []
+    if len(runs[0]) != len(runs[1]):
+        numbers = " and ".join(str(len(known)) for known in runs)
+        report.notes.append(f"the runs hold {numbers} server lives: the set-up of the first of each is compared")
+    rows, mattering = [], []
+    number = len(runs[0]) if len(runs[0]) == len(runs[1]) else 1
+    for one, other in zip(runs[0][:number], runs[1], strict=False):
+        for found in differences(*(run["server_args"] | run["derived"] for run in (one, other))):
+            reason = found.reason
+            if reason is None and found.key in _INFERRED and NOT_PRINTED in (found.a, found.b):
+                reason = "not told by one of the logs"
+            elif reason is None and found.group in _SCHEDULING:
+                reason = "decides what fits and when, not what is computed"
+            a, b = shown(found.key, found.a), shown(found.key, found.b)
+            row = {"argument": found.key, "baseline": a, "candidate": b, "matters": reason is None, "reason": reason}
+            rows.append(row | {"segment": one["segment"]})
+            if reason is None:
+                mattering.append((found.key, f"{found.key} {a} -> {b}"))
+                places = [Place(run["file"], run["line"] or 1) for run in (one, other)]
+                said = f"{found.key} differs: {a} against {b}"
+                report.findings.append(Finding("D101", "warning", said, places[1], a, b, f"baseline {places[0]}"))
+    report.facts["configuration"] = [row["argument"] for row in rows if row["matters"]]
+    add_table(
+        report, "configuration", rows, "configuration: what differs, what matters first", Column("argument", always=True),
+        Column("baseline", always=True), Column("candidate", always=True), Column("matters"), Column("reason", "why not"),
+    )  # fmt: skip
+    return [words for _, words in sorted(mattering, key=lambda item: _telling(item[0]))]
 
 
-def _accept_rows(name: str, side: Side) -> Iterator[dict[str, Any]]:
-    """Yield one row per process that prints acceptance, and one for all when there are several."""
-    total = side.total()
-    if total is None:
-        return
-    rule = _definition(side)
-    parts = [(key.origin or key.server or "", series.stats) for key, series in side.accept.series.items()]
+def _telling(key: str) -> int:
+    return next((at for at, part in enumerate(_EXPLAINS) if part in key), len(_EXPLAINS))
+
+
+def errors(sides: tuple[Answers, Answers], report: Report) -> None:
+    """Add errors that only one run prints: the first of a run as a finding, all in the table."""
     rows = []
-    for process, stats in parts:
-        mean = stats.running[0] / stats.running[1] if stats.running[1] else None
-        rows.append(_accept_row(name, process, stats, mean, rule))
-    whole = _accept_row(name, _ALL, total, None, rule)
-    # Requests that run, and tokens that come, at one moment: those of all processes, not the sum over lines.
-    for key in ("running", "tokens_per_second"):
-        known = [row[key] for row in rows if row[key] is not None]
-        whole[key] = round(sum(known), 4) if known else None
-    yield whole
-    if len(parts) > 1:
-        yield from rows
+    for side, name in enumerate(SIDES):
+        masked = {_masked(key) for key in sides[1 - side].errors}
+        alone = [row for key, row in sides[side].errors.items() if _masked(key) not in masked]
+        texts = [": ".join(filter(None, (row["exception"], row["message"]))) for row in alone]
+        places = [Place(row["file"], row["line"]) for row in alone]
+        rows += [
+            {"only_in": name, "message": text, "times": row["count"], "first": str(place)}
+            for row, text, place in zip(alone, texts, places, strict=True)
+        ]
+        if alone:
+            more = f" (and {count(len(alone) - 1, 'further message')})" if len(alone) > 1 else ""
+            report.findings.append(Finding("D105", "error", f"only the {name} prints {texts[0]}{more}", places[0]))
+    for side, name in enumerate(SIDES):
+        for event, seen in sides[side].warned.items():
+            if event not in sides[1 - side].warned:
+                said = event.replace("_", " ")
+                rows.append({"only_in": name, "message": said, "times": seen.count, "first": str(seen.place)})
+                report.findings.append(Finding("D105", "warning", f"only the {name} prints {said}", seen.place))
+    add_table(
+        report, "errors", rows, "errors that only one run prints", Column("only_in", "only in", always=True),
+        Column("message", always=True), Column("times", align="right"), Column("first"),
+    )  # fmt: skip
 
 
-def _accept_row(
-    name: str, process: str, stats: Stats, running: float | None, rule: tuple[str, str] | None
-) -> dict[str, Any]:
-    lengths = sorted(stats.histogram)
-    speed = stats.speed()
-    return {
-        "side": name,
-        "process": process,
-        "lines": stats.lines,
-        "accept_len_mean": _rounded(stats.mean),
-        "min": lengths[0] if lengths else None,
-        "max": lengths[-1] if lengths else None,
-        "accept_rate_mean": _rounded(stats.rate_mean) if rule is not None else None,
-        "definition": rule[0] if rule is not None else None,
-        "rule": rule[1] if rule is not None else None,
-        "running": _rounded(running),
-        "tokens_per_second": None if speed is None else round(speed.mean, 1),
+def _masked(key: tuple[str | None, str | None]) -> tuple[str, ...]:
+    """Return an error without its numbers."""
+    return tuple("".join("#" if letter.isdigit() else letter for letter in part or "") for part in key)
+
+
+def strays(sides: tuple[Answers, Answers], report: Report) -> None:
+    """Add debug records outside of any pass that the runs print differently often."""
+    one, other = sides[0].strays, sides[1].strays
+    for key in {**one, **other}:
+        numbers = [found[key].count if key in found else 0 for found in (one, other)]
+        if numbers[0] != numbers[1]:
+            where = (one if numbers[0] > numbers[1] else other)[key].place
+            times = " in the baseline, ".join(count(number, "time") for number in numbers)
+            message = f"{key[0]} stands outside of any pass {times} in the candidate"
+            report.findings.append(Finding("D103", "warning", message, where))
+
+
+def acceptance(sides: tuple[Answers, Answers], report: Report) -> None:
+    """Compare accept len and, where both follow one definition, accept rate."""
+    whole = sides[0].whole(), sides[1].whole()
+    rows = []
+    for name, side, total in zip(SIDES, sides, whole, strict=True):
+        if total is not None:
+            rows.append({"side": name, "process": "all", **total})
+            parts = side.accept if len(side.accept) > 1 else []
+            rows += [{**total, **row, "side": name, "process": row["origin"] or "", "tokens_per_second": row["throughput"]}
+                     for row in parts]  # fmt: skip
+    names = ("side", "process", "lines", "rounds", "accept_len_mean", "min", "max", "accept_rate_mean", "definition", "rule", "running", "tokens_per_second")  # fmt: skip
+    rows = [{key: row[key] for key in names} for row in rows]
+    titles = {"accept_len_mean": "accept len", "accept_rate_mean": "accept rate", "tokens_per_second": "token/s"}
+    words = ("side", "process", "definition", "rule")
+    columns = [
+        Column(n, titles.get(n), "left" if n in words else "right", always=n in ("side", "accept_len_mean"))
+        for n in names
+    ]
+    add_table(report, "acceptance", rows, "acceptance and throughput, one row per process and all together", *columns)
+    if whole[0] is None or whole[1] is None:
+        lacking = [name for name, total in zip(SIDES, whole, strict=True) if total is None]
+        if len(lacking) == 1:
+            report.notes.append(f"acceptance is not compared: the {lacking[0]} prints none")
+        return
+    fact = ("lines", "rounds", "accept_len_mean", "accept_rate_mean", "definition", "running")
+    report.facts["acceptance"] = {
+        name: {key: total[key] for key in fact} for name, total in zip(SIDES, whole, strict=True) if total
     }
+    _rates(sides, report)
+    _change(sides, (whole[0], whole[1]), report)
 
 
-def _rounded(value: float | None) -> float | None:
-    return None if value is None else round(value, 4)
+def _rates(sides: tuple[Answers, Answers], report: Report) -> None:
+    """Say whether the printed rates may be compared."""
+    one, other = sides[0].rule, sides[1].rule
+    report.facts["acceptance"]["rates_comparable"] = (
+        one == other and one is not None and one[0] not in ("ambiguous", "mixed")
+    )
+    if one != other and one is not None and other is not None:
+        follow = f"the baseline's follow {one[1]} ({one[0]}), the candidate's {other[1]} ({other[0]})"
+        report.findings.append(Finding("A104", "note", f"accept rates are not compared: {follow}", _place(sides[1])))
 
 
-def _definition(side: Side) -> tuple[str, str] | None:
-    """Return the one definition of accept rate a run follows, None when it prints no rate, ``mixed`` for several."""
-    found = {
-        (verdict.definition, verdict.rule) for server in side.accept.rates for verdict in side.accept.verdicts(server)
-    }
-    if len(found) > 1:
-        return ("mixed", "several definitions")
-    return found.pop() if found else None
+def _place(side: Answers) -> Place:
+    """Return the first acceptance line."""
+    return Place(side.accept[0]["file"], side.accept[0]["first_line"])
 
 
-def _z(totals: tuple[Stats, Stats]) -> float:
-    """Return how many standard errors the mean accept lens of two sides lie apart."""
-    apart = abs((totals[0].mean or 0.0) - (totals[1].mean or 0.0))
-    error = math.hypot(totals[0].error, totals[1].error)
-    return apart / error if error else math.inf if apart else 0.0
-
-
-def _spread(sides: Iterable[Side]) -> str:
-    """Say whether all processes of a side accept alike."""
-    words = []
+def _change(sides: tuple[Answers, Answers], whole: tuple[dict[str, Any], dict[str, Any]], report: Report) -> None:
+    """Judge a change of the mean accept len: the evidence is verify rounds, however few lines tell of them."""
+    means, rounds = [total["accept_len_mean"] for total in whole], [total["rounds"] for total in whole]
+    if not means[0]:
+        return
+    fact = report.facts["acceptance"]
+    fact["change"] = (means[1] - means[0]) / means[0]
+    error = math.sqrt(
+        sum(_variance(side, mean) / max(number, 1) for side, mean, number in zip(sides, means, rounds, strict=True))
+    )
+    strong = min(rounds) >= _ROUNDS and abs(means[1] - means[0]) > _Z * error
+    fact["evidence"] = "strong" if strong else "weak"
+    # Relative to the larger mean, so that a rise and the same fall weigh alike.
+    if abs(means[1] - means[0]) < _SHARE * max(means):
+        return
+    text = f"accept len {means[0]:.2f} -> {means[1]:.2f} ({100 * fact['change']:+.0f} %)"
+    if fact["rates_comparable"] and sides[0].rule is not None:
+        rates = " -> ".join(f"{total['accept_rate_mean']:.2f}" for total in whole)
+        text += f", accept rate {rates} (both {sides[0].rule[1]}, definition {sides[0].rule[0]})"
+    evidence = f"{rounds[0]:,.0f} against {rounds[1]:,.0f} verify rounds, {whole[0]['lines']:,} against {whole[1]['lines']:,} lines"
     for name, side in zip(SIDES, sides, strict=True):
-        means = [series.stats.mean for series in side.accept.series.values() if series.stats.mean is not None]
-        if len(means) > 1:
-            words.append(
-                f"{name}: {min(means):.4g} to {max(means):.4g} over {count(len(means), 'process', 'processes')}"
+        found = [row["accept_len_mean"] for row in side.accept]
+        if len(found) > 1:
+            evidence += (
+                f"; {name}: {min(found):.4g} to {max(found):.4g} over {count(len(found), 'process', 'processes')}"
             )
-    return f"; {'; '.join(words)}" if words else ""
+    if strong:
+        report.findings.append(Finding("D104", "warning", text, _place(sides[1]), evidence=evidence))
+    else:
+        report.findings.append(Finding("D104", "note", f"{text}: weak evidence, {evidence}", _place(sides[1])))
+
+
+def _variance(side: Answers, mean: float) -> float:
+    """Return the most that accept lens of single rounds with this mean can vary: between 1 and their maximum.
+
+    (mean - 1) x (maximum - mean), the bound of Bhatia and Davis; without a maximum that of a geometric distribution.
+    """
+    highest = max((row["maximum"] or 0 for row in side.accept), default=0)
+    return max(0.0, (mean - 1) * (highest - mean if highest > mean else mean))
