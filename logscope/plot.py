@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from logscope.queries.charts import Charts
+from logscope.queries.points import Charts
 from logscope.render import charts
 
 if TYPE_CHECKING:

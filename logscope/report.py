@@ -9,8 +9,8 @@ same fold therefore serves a run in memory, a stream with flat memory, and a liv
 What a person sees first is :attr:`Report.screen`, a view of the same answer that no machine-readable form holds: a list
 of sentences, :class:`Line` and :class:`Table`, the verdict first, worst first. :mod:`logscope.render.screen` sets it on
 24 lines, cuts what is too much and says so (``and 31 more: -v``): evidence below the last lines first, then rows of
-tables, then the last lines. Notes, findings, tables, facts and accounting stand behind ``-v``, one table behind
-``--table NAME``; ``-q`` shows the headline and the findings. A report without a screen is shown whole::
+tables, then the last lines (those that are fine first). Notes, findings, tables, facts and accounting stand behind
+``-v``, one table behind ``--table NAME``; ``-q`` shows headline and findings. Without a screen all is shown::
 
     report.screen = [
         "server.log   5,508 lines, all 5,472 records whole",   # a sentence: always shown, folded
@@ -32,7 +32,7 @@ from __future__ import annotations
 import math
 import os
 import shlex
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, TypeAlias
 
 from logscope.model import Accounting, Finding, ForwardPass, Place, Segment, ServerEvent, Verdict
@@ -228,11 +228,30 @@ class Context:
     warnings: list[str] = field(default_factory=list)
     origins: dict[str, dict[str, Any]] = field(default_factory=dict)
 
+    def heading(self) -> str:
+        """Return what opens a screen: the log's name, its lines, what became of its records."""
+        found = self.accounting
+        name = self.files[0] if len(self.files) == 1 else f"{len(self.files)} logs"
+        kinds = {
+            "cut": found.cut,
+            "rejoined": found.rejoined,
+            "partial": found.partial,
+            "not understood": found.unparsed,
+        }
+        fates = ", ".join(f"{number:,} {kind}" for kind, number in kinds.items() if number)
+        whole = f"all {found.records:,} records whole" if found.records > 1 else f"{found.records} record"
+        return f"{name}   {found.lines:,} lines, {f'{found.records:,} records: {fates}' if fates else whole}"
+
     def at(self, place: Place | None) -> str:
         """Return where something stands: ``:73`` where one log is read, whose name is said once, else ``file:73``."""
         if place is None:
             return ""
         return f":{place.line}" if len(self.files) < 2 else str(place)
+
+    def short(self, line: Line) -> Line:
+        """Return a line that names places as ``:73`` where one log is read."""
+        name = f"{self.files[0]}:" if len(self.files) == 1 else ""
+        return replace(line, text=line.text.replace(name, ":")) if name else line
 
     def command(self, name: str) -> str | None:
         """Return the command that asks another question of the same logs; None when a pipe was read."""

@@ -10,6 +10,7 @@ from functools import lru_cache
 from typing import Any
 
 import numpy as np
+from from_items import from_items
 
 from logscope import grammar as grammars
 from logscope.model import Accounting, Occurrence, Payload
@@ -86,6 +87,11 @@ def batches(data: bytes, *, step: int | None = None, file: str = "log") -> list[
             break
     made.append(finder.end())
     return [one for one in made if one is not None]
+
+
+def answered(question: Any, items: Any, context: Context | None = None) -> Any:
+    """Return the answer of a question to items (segments, forward passes, server lines) as one batch."""
+    return question.report(question.combine([question.partial(from_items(items))]), context or Context())
 
 
 def label(data: bytes, *, keep_copies: bool = True, step: int | None = None) -> list[Any]:

@@ -13,12 +13,65 @@ from typing import Any
 import polars as pl
 
 import logscope as ls
-from logscope.model import NO_PREFIX, Accounting, ForwardPass, Segment, ServerEvent, num_aux
-from logscope.queries.lineage import _agreement, _own, same_head, same_norm
+from logscope.model import NO_PREFIX, Accounting, ForwardPass, Payload, Segment, ServerEvent, num_aux
+from logscope.queries.lineage import close
 from logscope.tables.schema import PASSES, PRINTS, RECORDS, SERVER, SERVER_FIELDS, SERVER_VALUES, frame
 from logscope.tables.tables import Tables, value_keys, with_records
 
 REMEMBERED = 8
+
+
+def same_norm(one: Payload, other: Payload) -> bool | None:
+    """Return whether two norms agree at the coarser print; None when one is not printed."""
+    if one.norm is None or other.norm is None:
+        return None
+    return close(one.norm, other.norm, one.norm_resolution + other.norm_resolution)
+
+
+def same_head(one: Payload, other: Payload) -> bool | None:
+    """Return whether the first values agree, as far as both are printed, at the coarser print; None when one is not."""
+    if not one.head or not other.head:
+        return None
+    if one.head_resolution is None and other.head_resolution is None and one.head == other.head:
+        return True  # the usual case, and the fast one
+    length = min(len(one.head), len(other.head))
+    slack = (0.0,) * length
+    mine = one.head_resolution or slack
+    theirs = other.head_resolution or slack
+    return all(
+        close(a, b, fine + coarse)
+        for a, b, fine, coarse in zip(one.head, other.head, mine, theirs, strict=False)  # different lengths are normal
+    )
+
+
+def _agreement(read: Payload, join: Payload, topk: int | None) -> str | None:
+    """Return what shows that a draft input is this joined state, or None."""
+    if read.width != join.width:
+        return None
+    head = same_head(read, join)
+    if head is False:
+        return None
+    if read.rows == join.rows:
+        norm = same_norm(read, join)
+        if norm and head:
+            return "norm and head"
+        if norm and head is None:
+            return "norm"
+        # With topk above 1 the accepted rows are moved to the front of each block: row 0 stays, the norm may not.
+        return "head" if head and (norm is None or topk is None or topk > 1) else None
+    if read.rows is not None and join.rows is not None and read.rows > join.rows:
+        return None
+    return "head" if head else None
+
+
+def _own(read: Any, output: Any) -> Any:
+    """Compare a decode input with the draft's last output: it is a row of it, and only row 0 is printed."""
+    if output is None:
+        return None, None
+    same = read.rows == output.rows and same_norm(read, output)
+    if same_head(read, output):
+        return ("norm and head" if same else "head"), True
+    return ("norm", True) if same and (not read.head or not output.head) else (None, None)
 
 
 class _Rows:
@@ -156,8 +209,7 @@ class _Maker:
             item.phase == "unknown" and item.first_of("fc_output", "fc") is not None
         )
         if read is not None and item.phase == "decode":
-            trace = _own(read.payload, own.payload if own is not None else None)
-            told |= {"how": trace.how, "traced": trace.traced}
+            told["how"], told["traced"] = _own(read.payload, own.payload if own is not None else None)
         elif read is not None and wide and joins:
             said, due = read.payload, joins[0].payload
             if self.fresh[where]:

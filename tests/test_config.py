@@ -9,11 +9,11 @@ from functools import cache
 
 import pytest
 from conftest import CASES, REAL_RUNS, real_bytes, real_log, sidecar
+from from_items import from_items
 
 from logscope.model import Payload, Prefix, Segment, ServerEvent
 from logscope.queries.arguments import NOT_PRINTED, differences, group_of, order_of, shown
 from logscope.queries.config import Config
-from logscope.queries.folded import tables_of
 from logscope.report import Context
 from logscope.run import load
 
@@ -36,7 +36,7 @@ def config(*logs, **options):
 
 def ask(question, items):
     """Ask about these items."""
-    return question.report(question.combine([question.partial(tables_of(items))]), Context())
+    return question.report(question.combine([question.partial(from_items(items))]), Context())
 
 
 def rows(report, name):

@@ -7,10 +7,10 @@ from functools import cache
 
 import pytest
 from conftest import CASES, REAL_RUNS, real_log, sidecar
+from from_items import from_items
 
 from logscope.model import Payload, Prefix, Segment, ServerEvent
 from logscope.queries.errors import Errors, silences
-from logscope.queries.folded import tables_of
 from logscope.queries.sizes import explain_sizes
 from logscope.report import Context
 from logscope.run import load
@@ -48,7 +48,7 @@ def ask_about(*items, step=None):
     step = step or len(items)
     files = dict.fromkeys(item.file for item in items)
     parts = [
-        Errors().partial(tables_of([*(Segment(1, file, 1) for file in files), *items[at : at + step]]))
+        Errors().partial(from_items([*(Segment(1, file, 1) for file in files), *items[at : at + step]]))
         for at in range(0, len(items), step)
     ]
     return Errors().report(Errors().combine(parts), Context(list(files)))
@@ -438,7 +438,7 @@ def test_a_process_that_falls_silent_while_others_go_on(gap, silent):
     assert bool(found) == silent
     assert [
         one.process
-        for one in silences(Errors().combine([Errors().partial(tables_of([Segment(1, "x.log", 1), *items]))]))
+        for one in silences(Errors().combine([Errors().partial(from_items([Segment(1, "x.log", 1), *items]))]))
     ] == ["TP1"] * silent
 
 

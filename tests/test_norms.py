@@ -7,14 +7,17 @@ import re
 import statistics
 from functools import lru_cache
 
+import numpy as np
 import pytest
 from conftest import CASES, REAL_RUNS, real_bytes, real_log, sidecar, truth
+from doors import answered
+from from_items import from_items
 
 from logscope.model import ForwardPass, Payload, Prefix, Record, Segment
-from logscope.queries.fold import EXACT, RELATIVE, Digest, Running
-from logscope.queries.lineage import Follower, close, identity, same_head, same_norm
+from logscope.queries.counts import RELATIVE, Cell, Spread
+from logscope.queries.lineage import close, joined_states
 from logscope.queries.norms import Norms
-from logscope.report import Context, ask
+from logscope.report import Context
 from logscope.run import answer
 
 HEALTHY_V2 = [
@@ -69,123 +72,62 @@ def reads(run):
 # ------------------------------------------------------------------------------------------------- running statistics
 
 
-@pytest.mark.parametrize("count", [1, 2, 3, 100, EXACT])
-def test_medians_are_exact_up_to_the_limit(count):
-    """Few values: count, extremes, mean and median are those of the standard library."""
-    values = [(at * 7919 % 10_007) / 1000 for at in range(count)]
-    running = Running()
-    for value in values:
-        running.add(value)
-    assert running.exact
-    assert running.count == count
-    assert (running.smallest, running.largest) == (min(values), max(values))
-    assert running.median == statistics.median(values)
-    assert running.mean == pytest.approx(statistics.fmean(values))
+def spread(values, batch=None):
+    """Return the spread of values, taken at once or in batches, one value a pass."""
+    made = Spread()
+    values = np.asarray(values, float)
+    for start in range(0, len(values), batch or max(1, len(values))):
+        stop = min(len(values), start + (batch or len(values)))
+        made.add(Spread.of(values[start:stop], np.arange(start, stop)))
+    return made
 
 
 @pytest.mark.parametrize("scale", [1e-9, 1.0, 1e12])
-def test_medians_beyond_the_limit_are_within_the_stated_error(scale):
-    """Many values: the sketch keeps the promise of its docstring, and everything else stays exact."""
+@pytest.mark.parametrize("count", [1, 2, 3, 100, 20_000])
+def test_medians_are_within_the_stated_error(scale, count):
+    """The bins keep the promise of the docstring, number and extremes are exact, in any batches."""
     # Spread over nine powers of ten, in no order.
-    values = [scale * math.exp(20 * math.sin(at * at)) for at in range(5 * EXACT)]
-    running = Running()
-    for value in values:
-        running.add(value)
-    assert not running.exact
-    assert running.median == pytest.approx(statistics.median_low(values), rel=RELATIVE * 1.001)
-    assert (running.smallest, running.largest) == (min(values), max(values))
-    assert running.mean == pytest.approx(statistics.fmean(values))
-    kept = len(running._buffer) + len(running._blocks) + len(running._buckets)
-    assert kept < EXACT + 256 + 4000
+    values = [scale * math.exp(20 * math.sin(at * at)) for at in range(count)]
+    made, parts = spread(values), spread(values, 700)
+    assert made.median == pytest.approx(statistics.median_low(values), rel=2 * RELATIVE)
+    assert (made.number, made.low, made.high) == (count, min(values), max(values))
+    assert (parts.number, parts.low, parts.high) == (made.number, made.low, made.high)
+    assert parts.median == pytest.approx(made.median)
+    assert len(parts.stretches) <= 512
 
 
 def test_zeros_have_a_median():
-    """A stream that is mostly zero has the median zero, in the sketch as well."""
-    running = Running()
-    for at in range(3 * EXACT):
-        running.add(0.0 if at % 3 else 1.0)
-    assert running.median == 0.0
-
-
-def test_asking_does_not_change_the_answer():
-    """A live log asks again and again: the same values give the same answer."""
-    asked, quiet = Running(), Running()
-    for at in range(2 * EXACT + 17):
-        value = 1 + (at * 7919 % 1000) / 1000
-        asked.add(value)
-        quiet.add(value)
-        if at % 5000 == 0:
-            assert asked.median is not None
-    assert asked.count == quiet.count
-    assert asked.median == pytest.approx(quiet.median, rel=2 * RELATIVE)
+    """Values that are mostly zero have the median zero, in the bins as well."""
+    assert spread([0.0 if at % 3 else 1.0 for at in range(10_000)]).median == 0.0
 
 
 def test_no_values_no_statistics():
     """Nothing printed: nothing claimed."""
-    running = Running()
-    assert (running.smallest, running.median, running.largest, running.mean, running.change) == (None,) * 5
+    assert (Spread().median, Spread().change, Spread().number) == (None, None, 0)
 
 
-@pytest.mark.parametrize("count", [400, 3 * EXACT])
+@pytest.mark.parametrize("count", [400, 10_000])
 def test_a_trend_is_told_from_scatter(count):
     """Scatter around a level has no trend; a level that rises by a tenth has one of about that size."""
-    flat, rising = Running(), Running()
-    for at in range(count):
-        noise = 0.04 * math.sin(at * at)
-        flat.add(1 + noise)
-        rising.add(1 + 0.2 * at / count + noise)
-    assert flat.change is None
+    noise = [0.04 * math.sin(at * at) for at in range(count)]
+    assert spread([1 + each for each in noise]).change is None
+    rising = [1 + 0.2 * at / count + each for at, each in enumerate(noise)]
     # Mean of the last quarter against the first: 1.175 / 1.025.
-    assert rising.change == pytest.approx(1.175 / 1.025 - 1, abs=0.02)
+    assert spread(rising).change == pytest.approx(1.175 / 1.025 - 1, abs=0.02)
+    assert spread(rising, 100).change == pytest.approx(spread(rising).change, rel=0.05)
 
 
 def test_the_digest_is_stable_and_short():
     """Equal first values give equal names whatever follows; another value gives another name; it never changes."""
-    one, longer, other = Digest(2), Digest(2), Digest(2)
-    for digest in (one, longer):
-        digest.add(10.6277, (0.01, -0.5))
-        digest.add(4.7, None)
-    longer.add(99.0, (1.0,))
-    other.add(10.7277, (0.01, -0.5))
-    assert str(one) == str(longer)
-    assert str(one) != str(other)
-    assert re.fullmatch(r"[0-9a-f]{8}", str(one))
-    assert str(Digest()) == ""
+    one, other, empty = (Cell("aux_concat", None, None) for _ in range(3))
+    one.prints = [(10.6277, 0.01, -0.5), (4.7,)]
+    other.prints = [(10.7277, 0.01, -0.5), (4.7,)]
+    assert one.digest != other.digest
+    assert re.fullmatch(r"[0-9a-f]{8}", one.digest)
+    assert empty.digest == ""
 
 
 # ---------------------------------------------------------------------------------------------------------- comparing
-
-
-def test_values_are_compared_at_the_coarser_print():
-    """A tensor printed with four decimals equals the exact one; nan equals nan; one digit further apart is different."""
-    exact = Payload("event", "a", norm=12.34567, norm_resolution=5e-6, head=(0.01055908203125, math.nan))
-    rounded = Payload("event", "a", norm=12.3, norm_resolution=0.05, head=(0.0106, math.nan), head_resolution=(5e-5, 0))
-    assert same_norm(exact, rounded)
-    assert same_head(exact, rounded)
-    assert same_head(exact, Payload("event", "a", head=(0.0107, math.nan), head_resolution=(5e-5, 0.0))) is False
-    assert same_norm(exact, Payload("event", "a", norm=12.5, norm_resolution=0.05)) is False
-    assert same_norm(exact, Payload("event", "a")) is None
-    assert close(math.inf, math.inf, 0.0)
-    assert not close(math.inf, -math.inf, 1.0)
-    assert not close(math.nan, 1.0, 1e9)
-
-
-def test_the_norm_identity_has_the_tolerance_it_states():
-    """3-4-12-13: a deviation of 4e-6 of the square holds, one of 4e-5 does not, a missing norm cannot be checked."""
-    captures = [
-        Record((at, 0, Prefix(), Payload("event", "layer_capture", layer=at, norm=norm)))
-        for at, norm in ((3, 3.0), (31, 4.0))
-    ]
-    assert identity(captures, Payload("event", "aux_concat", norm=5.0 * (1 + 2e-6))).holds is True
-    assert identity(captures, Payload("event", "aux_concat", norm=5.0 * (1 + 2e-5))).holds is False
-    assert identity(captures, Payload("event", "aux_concat", norm=5.0 * (1 + 2e-5), norm_resolution=5e-4)).holds is True
-    # Rounded captures allow 2 x norm x half a digit each: 0.004 of 25 here, and no more.
-    for record in captures:
-        record.payload.norm_resolution = 3e-4
-    assert identity(captures, Payload("event", "aux_concat", norm=math.sqrt(25.004))).holds is True
-    assert identity(captures, Payload("event", "aux_concat", norm=math.sqrt(25.006))).holds is False
-    assert identity(captures, Payload("event", "aux_concat", norm=math.nan)).holds is None
-    assert identity(captures, Payload("event", "aux_concat")).holds is None
 
 
 def state(role, phase, number, event, rows, head, norm, width=24):
@@ -196,33 +138,65 @@ def state(role, phase, number, event, rows, head, norm, width=24):
     return item
 
 
-def test_an_input_is_traced_to_the_pass_before():
-    """Same rows: norm and head; topk above 1: the head; fewer rows: the head; another state: which one it is."""
-    follower = Follower()
-    follower.target(state("target", "verify", 1, "aux_concat", 4, (1.0,), 5.0))
-    assert follower.draft(state("draft", "draft_extend", 2, "forward", 4, (1.0,), 5.0), 1).how == "norm and head"
-    follower.target(state("target", "verify", 3, "aux_concat", 4, (2.0,), 6.0))
-    stale = follower.draft(state("draft", "draft_extend", 4, "forward", 4, (1.0,), 5.0), 1)
-    assert (stale.traced, stale.passes_ago, stale.source.line) == (False, 1, 3)
-    follower.target(state("target", "verify", 5, "aux_concat", 4, (3.0,), 7.0))
-    moved = state("draft", "draft_extend", 6, "forward", 4, (3.0,), 7.05)
-    assert follower.draft(moved, 4).how == "head"
-    follower.target(state("target", "verify", 7, "aux_concat", 4, (3.0,), 7.0))
-    assert follower.draft(moved, 1).traced is False
-    follower.target(state("target", "verify", 8, "aux_concat", 4, (4.0,), 8.0))
-    kept = follower.draft(state("draft", "draft_extend", 9, "forward", 2, (4.0,), 5.5), 1)
-    assert (kept.how, kept.rows_kept) == ("head", (2, 4))
+def joined(captures, join, number=None):
+    """Return the identity of a pass that captured (layer, norm, half the last digit, first values) and joined."""
+    shape = {"shape": (4, 8), "rows": 4, "width": 8}
+    records = [
+        Payload("event", "layer_capture", "m", "target", layer, norm=norm, norm_resolution=slack, head=head, **shape)
+        for layer, norm, slack, head in captures
+    ]
+    norm, slack, head = join
+    whole = {"shape": (4, 24), "rows": 4, "width": 24, "fields": {} if number is None else {"num_aux": number}}
+    records.append(Payload("event", "aux_concat", "logits", norm=norm, norm_resolution=slack, head=head, **whole))
+    item = ForwardPass(1, 1, (None, None, None), "target", "x", "verify", "order")
+    item.records = [Record((at, at, Prefix(), payload)) for at, payload in enumerate(records, 1)]
+    item.complete = True
+    return joined_states(from_items([Segment(1, "x", 1), item])).row(0, named=True)
 
 
-def test_what_is_not_printed_is_not_blamed():
-    """No joined state before it, or none since the last input (a hidden verify): it cannot be told."""
-    follower = Follower()
-    read = state("draft", "draft_extend", 1, "forward", 4, (1.0,), 5.0)
-    assert follower.draft(read, 1).traced is None
-    follower.target(state("target", "verify", 2, "aux_concat", 4, (2.0,), 5.0))
-    assert follower.draft(read, 1).traced is False
-    assert follower.draft(read, 1).traced is None
-    assert follower.draft(state("draft", "decode", 4, "forward", 1, (9.0,), 1.0, width=8), 1) is None
+def test_the_norm_identity_has_the_tolerance_it_states():
+    """3-4-5: a deviation of 4e-6 of the square holds, one of 4e-5 does not, a missing norm cannot be checked."""
+    captures = [(3, 3.0, 0.0, None), (31, 4.0, 0.0, None)]
+    assert joined(captures, (5.0 * (1 + 2e-6), 0.0, None))["holds"] is True
+    assert joined(captures, (5.0 * (1 + 2e-5), 0.0, None))["holds"] is False
+    assert joined(captures, (5.0 * (1 + 2e-5), 5e-4, None))["holds"] is True
+    # Rounded captures allow 2 x norm x half a digit each: 0.004 of 25 here, and no more.
+    rounded = [(layer, norm, 3e-4, None) for layer, norm, _, _ in captures]
+    assert joined(rounded, (math.sqrt(25.004), 0.0, None))["holds"] is True
+    assert joined(rounded, (math.sqrt(25.006), 0.0, None))["holds"] is False
+    assert joined(captures, (math.nan, 0.0, None))["holds"] is None
+    assert joined(captures, (None, 0.0, None))["holds"] is None
+
+
+def test_the_joined_subset_is_found_by_its_norm():
+    """Four captures and three joined: the only three whose squares add up are the joined ones."""
+    captures = [(0, 2.0, 5e-5, None), (3, 3.0, 5e-5, None), (31, 4.0, 5e-5, None), (59, 12.0, 5e-5, None)]
+    found = joined(captures, (13.0, 5e-5, None), 3)
+    assert (found["holds"], found["joined"]) == (True, [3, 31, 59])
+    assert joined(captures, (13.0, 5e-5, None))["holds"] is False
+
+
+def test_a_join_begins_with_its_lowest_capture():
+    """First values: those of the lowest capture, of another, of none; nan equals nan; not printed is not compared."""
+    captures = [(3, 3.0, 0.0, (1.0, math.nan)), (31, 4.0, 0.0, (2.0, 0.5))]
+    for head, holds, of in (
+        ((1.0, math.nan), True, None),
+        ((2.0, 0.5), False, 31),
+        ((7.0, 0.5), False, None),
+        (None, None, None),
+    ):
+        found = joined(captures, (5.0, 0.0, head))
+        assert (found["head_holds"], found["head_of"]) == (holds, of)
+
+
+def test_values_are_compared_with_what_their_prints_leave_open():
+    """Nan equals nan, inf equals inf and nothing else, however wide the tolerance."""
+    assert close(math.inf, math.inf, 0.0)
+    assert close(math.nan, math.nan, 0.0)
+    assert not close(math.inf, -math.inf, 1.0)
+    assert not close(math.nan, 1.0, 1e9)
+    assert close(0.01055908203125, 0.0106, 5e-5)
+    assert not close(0.01055908203125, 0.0107, 5e-5)
 
 
 # -------------------------------------------------------------------------------------------------------- whole logs
@@ -253,13 +227,12 @@ def test_nan_enters_no_statistic():
 
 def test_non_finite_is_counted_by_record():
     """A head with inf beside a finite norm is not finite; eight copies of one record are one; both stay out of rms."""
-    query = Norms()
-    query.see(Segment(1, "x", 1))
+    items = [Segment(1, "x", 1)]
     for number, head, norm, copies in ((1, (1.0,), 5.0, 8), (2, (math.inf,), 5.0, 8), (3, (1.0,), math.nan, 8)):
         item = state("target", "verify", number, "aux_concat", 4, head, norm)
         item.records[0].copies = copies
-        query.see(item)
-    (row,) = query.report(Context()).tables["norms"].rows
+        items.append(item)
+    (row,) = answered(Norms(), items).tables["norms"].rows
     assert (row["count"], row["non_finite"], row["first_non_finite"]) == (3, 2, "x:2")
     assert row["rms_min"] == row["rms_max"] == pytest.approx(5.0 / math.sqrt(4 * 24))
 
@@ -395,16 +368,18 @@ def test_nothing_printed_nothing_said():
 
 
 def test_memory_is_flat_over_many_passes():
-    """Three times as many passes as values are kept: what a cell holds stays bounded, the counts are exact."""
-    query = Norms()
-    query.see(Segment(1, "x", 1))
-    for number in range(1, 3 * EXACT):
-        query.see(state("target", "verify", number, "aux_concat", 4, (1.0,), 5.0 + number % 7))
-    report = query.report(Context())
-    (row,) = report.tables["norms"].rows
-    assert row["count"] == 3 * EXACT - 1
-    assert row["median_exact"] is False
-    (bucket,) = query._tally.buckets.values()
+    """Ten thousand passes: what a cell holds stays bounded, the counts are exact."""
+    question, segment = Norms(), Segment(1, "x", 1)
+    parts = []
+    for start in range(1, 10_001, 1000):
+        numbers = range(start, start + 1000)
+        items = [state("target", "verify", number, "aux_concat", 4, (1.0,), 5.0 + number % 7) for number in numbers]
+        parts.append(question.partial(from_items([segment, *items])))
+    part = question.combine(parts)
+    (row,) = question.report(part, Context()).tables["norms"].rows
+    assert row["count"] == 10_000
+    (bucket,) = part[0].buckets.values()
     (cell,) = bucket.cells.values()
-    assert len(cell.rms._buffer) <= EXACT
-    assert ask(Norms(), [], Context()).tables["norms"].rows == []
+    assert len(cell.rms.bins) == 7
+    assert len(cell.rms.stretches) <= 512
+    assert answered(Norms(), []).tables["norms"].rows == []

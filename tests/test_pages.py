@@ -161,16 +161,24 @@ def test_page_without_charts_still_stands(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def test_size_of_a_large_run_is_bounded() -> None:
-    """However many passes there are, a series keeps a bounded number of points, its extremes among them."""
-    from logscope.queries.charts import SERIES, Thinned
+    """However many passes there are, a series keeps a bounded number of points, its extremes among them, in order."""
+    from doors import tables
 
-    series = Thinned("rms")
-    for number in range(200_000):
-        series.add({"pass": number, "rms": 1.0 + (number % 97) / 100 + (50.0 if number == 77_777 else 0.0)})
-    kept = series.all()
-    assert len(kept) <= 2 * SERIES + 2
-    assert max(point["rms"] for point in kept) > 50
-    assert [point["pass"] for point in kept] == sorted(point["pass"] for point in kept)
+    from logscope.queries.points import SERIES, Charts
+    from logscope.report import Context
+
+    line = "EAGLE3_DEBUG[dsv2] layer 3 capture: shape=torch.Size([4, 8]), norm={:.4f}, first5=[{:.4f}]\n"
+    norms = [1.0 + number / 1e4 + (50.0 if number == 2_777 else 0.0) for number in range(4_000)]
+    question = Charts()
+    parts = [
+        question.partial(tables("".join(line.format(norm, norm) for norm in norms[start : start + 1000]).encode()))
+        for start in range(0, 4_000, 1000)
+    ]
+    report = question.report(question.combine(parts), Context())
+    kept = report.tables["rms"].rows
+    assert 0 < len(kept) <= 2 * SERIES * len({row["phase"] for row in kept})
+    assert max(point["rms"] for point in kept) == pytest.approx(norms[2_777] / 32**0.5)
+    assert report.headline == "4000 passes drawn."
 
 
 @pytest.mark.parametrize("kind", ["norms", "captures", "rows", "accept", "ranks"])

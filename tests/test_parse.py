@@ -14,9 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 KNOWN = {"embed_capture","layer_capture","forward_end","forward","fc_output","fc","aux_concat"}
+from doors import Parser
+
 from logscope.grammar import load
 from logscope.model import Occurrence
-from doors import Parser
 from logscope.sources.blocks import Block
 from logscope.sources.inputs import expand
 

@@ -7,6 +7,7 @@ from functools import lru_cache
 
 import pytest
 from conftest import CASE_LOGS, CASES, REAL_RUNS, real_bytes, real_log, sidecar
+from doors import answered
 
 from logscope.model import ForwardPass, Payload, Prefix, Record, Segment
 from logscope.queries.captures import Captures
@@ -14,7 +15,8 @@ from logscope.queries.norms import Norms
 from logscope.queries.shapes import Shapes
 from logscope.queries.summarize import Summarize
 from logscope.queries.words import axes, count, layer_list, percent
-from logscope.report import Context, ask
+from logscope.render import render
+from logscope.render.text import Style
 from logscope.run import answer, load
 
 # Two bare numbers with an x between them: nobody can tell rows from states there.
@@ -61,7 +63,7 @@ def forward(number, role, phase, *records, during="serving"):
 
 def asked(*items, **setup):
     """Return the answer over items in one segment."""
-    return ask(Shapes(), [Segment(1, "x", 1, **setup), *items], Context())
+    return answered(Shapes(), [Segment(1, "x", 1, **setup), *items])
 
 
 @pytest.mark.parametrize(
@@ -106,6 +108,10 @@ def test_no_report_prints_two_bare_numbers(log):
     for query in (Summarize(), Captures(), Shapes(), Norms()):
         report = run.ask(query)
         texts = [report.headline, *report.notes]
+        # The first screen is one: 24 lines of 80 columns, but for a command that is to be copied.
+        screen = render(report, "table", Style(width=80)).rstrip("\n").split("\n")
+        assert sum(max(1, -(-len(line) // 80)) for line in screen) <= 24
+        assert all(len(line) <= 80 or line.startswith(("next: ", str(log))) for line in screen)
         for table in report.tables.values():
             texts += [str(row.get(column.name)) for row in table for column in table.columns if column.name != "sizes"]
         for text in texts:
@@ -187,10 +193,10 @@ def test_accepted_rows_are_explained():
     assert note.startswith("4 rows and 3 rows of the same width")
     assert "verify reads 1 request x 4 draft tokens" in note
     assert "draft_extend kept 3 accepted rows" in note
-    # The two places are a verify of 4 rows and the draft pass of 3 rows after it.
+    # The two places are the joined state of a verify of 4 rows and the draft pass of 3 rows after it.
     text = real_bytes("healthy-topk1-specv1").decode("utf-8", "replace").split("\n")
     verify, kept = (int(line) for line in re.findall(r"server\.log\.gz:(\d+)\)", note))
-    assert "capture: shape=torch.Size([4, 7168])" in text[verify - 1]
+    assert "aux concat: num_aux=3, shape=torch.Size([4, 21504])" in text[verify - 1]
     assert "forward: hidden_states=torch.Size([3, 21504])" in text[kept - 1]
     assert not notes(real_log("healthy-topk1"), "differ in rows, not in states")
 

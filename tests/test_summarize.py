@@ -3,24 +3,25 @@
 from __future__ import annotations
 
 import io
+import itertools
 import json
 import re
-import subprocess
-import sys
 from collections import Counter
 from functools import lru_cache
 
 import pytest
 from conftest import CASE_LOGS, CASES, REAL_RUNS, real_bytes, real_log, sidecar, truth
+from doors import answered
+from from_items import from_items
 
+from logscope.asking import Asked
 from logscope.errors import NothingRecognised
-from logscope.model import Accounting, ForwardPass, Payload, Prefix, Record, Segment
-from logscope.queries.acceptance import Accept
+from logscope.model import ForwardPass, Payload, Prefix, Record, Segment
 from logscope.queries.captures import Captures
 from logscope.queries.norms import Norms
 from logscope.queries.shapes import Shapes
 from logscope.queries.summarize import Summarize
-from logscope.report import Context
+from logscope.report import Context, Line
 from logscope.run import answer, load
 
 # Columns that scripts outside this repository read.
@@ -352,12 +353,59 @@ def test_a_log_without_debug_prints_says_so():
 def test_where_fetched_files_came_from_is_shown():
     """The origin of a fetched file is shown, and stands in the facts as the fetcher gave it."""
     known = {"host": "gpu-1", "path": "/var/log/a.log", "last_fetched": "2026-11-29T12:00:00+00:00", "filtered": True}
-    report = Summarize().report(Context(origins={"a.log": known}))
+    report = answered(Summarize(), [], Context(origins={"a.log": known}))
     assert report.facts["origins"] == {"a.log": known}
     (row,) = report.tables["origins"].rows
     assert row["origin"] == "gpu-1:/var/log/a.log"
     assert row["fetched"] == known["last_fetched"]
     assert "not all lines" in row["copy"]
+
+
+def lines_of(report):
+    """Return the lines of the first screen by what they are about."""
+    return {line.name: line for line in reversed(report.screen) if isinstance(line, Line)}
+
+
+def test_the_first_screen_names_what_is_wrong():
+    """Each fault of a real server on its line, with its place; what was looked at and is fine has its mark, too."""
+    lines = lines_of(of(real_log("fault-stale-states")))
+    assert lines["draft reads"].mark == "error"
+    assert lines["draft reads"].text.startswith("the previous pass's state since :")
+    assert [lines[name].mark for name in ("captured", "joined", "values", "ranks")] == ["ok"] * 4
+    assert lines["accept len"].mark == "warning"
+    assert lines["accept len"].chart is not None
+    lines = lines_of(of(real_log("fault-nan-layer30")))
+    assert lines["values"].mark == "error"
+    assert lines["values"].text.startswith("layer 31 is nan or inf since :")
+    assert "beside" in lines_of(of(real_log("fault-embed-captured")))["errors"].text
+    assert all(line.mark == "ok" for line in lines_of(of(real_log("healthy-topk1"))).values())
+
+
+def test_a_decline_is_named_without_any_debug_print():
+    """Case 02: two hours in which acceptance falls; the line says so and draws it."""
+    line = lines_of(of(case("02")))["accept len"]
+    assert line.mark == "warning"
+    assert "falls" in line.text
+    assert line.chart.worst is not None
+
+
+def test_a_rank_that_differs_is_named(tmp_path):
+    """Case 36a with a rank on every line, one of which prints another layer 31: which one, where first, how often."""
+    ranks, lines = itertools.cycle(range(8)), []
+    for text in case("36a").read_text(encoding="utf-8").split("\n"):
+        said = text
+        if text.startswith("EAGLE3_DEBUG"):
+            rank = next(ranks)
+            if rank == 3 and "layer 31 capture" in text:
+                said = re.sub(r"norm=(\d+)", lambda found: f"norm={int(found[1]) + 7}", text)
+            said = f"[2026-02-10 14:10:20 TP{rank}] {said}"
+        lines.append(said)
+    log = tmp_path / "ranks.log"
+    log.write_text("\n".join(lines), encoding="utf-8")
+    first = next(at for at, line in enumerate(lines, 1) if "TP3]" in line and "layer 31 capture" in line)
+    line = lines_of(of(log))["ranks"]
+    assert line.mark == "error"
+    assert line.text.startswith(f"TP3 of 8 writers differ, first in layer 31 at :{first}, in ")
 
 
 def target_pass(number, rows, layers=(3, 31, 59)):
@@ -371,13 +419,10 @@ def target_pass(number, rows, layers=(3, 31, 59)):
 
 def test_a_log_that_never_gets_ready_is_still_shown():
     """Start-up without the ready line: its passes are warm-up, shown in full, and the reason is said."""
-    query = Summarize()
-    query.see(Segment(1, "x", 1))
-    for number in (1, 2):
-        item = target_pass(number, 4)
+    items = [target_pass(number, 4) for number in (1, 2)]
+    for item in items:
         item.during = "warmup"
-        query.see(item)
-    report = query.report(Context())
+    report = answered(Summarize(), [Segment(1, "x", 1), *items])
     assert len(report.tables["phases"]) == 0
     (row,) = report.tables["not_serving"].rows
     assert (row["during"], row["passes"], row["rows_max"], row["hidden_captures"]) == ("warmup", 2, 4, 6)
@@ -387,22 +432,18 @@ def test_a_log_that_never_gets_ready_is_still_shown():
 
 def test_it_can_be_asked_again_as_the_log_grows():
     """A live log: the same answer for the same items however often it is asked, and larger counts later."""
-    query = Summarize()
-    query.see(Segment(1, "x", 1))
-    query.see(target_pass(1, 4))
-    once = query.report(Context()).as_dict()
-    assert query.report(Context()).as_dict() == once
-    query.see(target_pass(2, 4))
-    assert query.report(Context()).tables["phases"].rows[0]["passes"] == 2
+    asked = Asked(Summarize())
+    asked.add(from_items([Segment(1, "x", 1), target_pass(1, 4)]))
+    once = asked.report(Context()).as_dict()
+    assert asked.report(Context()).as_dict() == once
+    asked.add(from_items([Segment(1, "x", 1), target_pass(2, 4)], key=1))
+    assert asked.report(Context()).tables["phases"].rows[0]["passes"] == 2
 
 
 def test_a_pass_that_lacks_a_capture_does_not_hide_in_a_mean():
     """per_pass stays the usual number, and the odd pass is named with its place."""
-    query = Summarize()
-    query.see(Segment(1, "x", 1))
-    for number in range(1, 11):
-        query.see(target_pass(number, 4, (3, 59) if number == 7 else (3, 31, 59)))
-    report = query.report(Context(accounting=Accounting()))
+    items = [target_pass(number, 4, (3, 59) if number == 7 else (3, 31, 59)) for number in range(1, 11)]
+    report = answered(Summarize(), [Segment(1, "x", 1), *items])
     (row,) = report.tables["phases"].rows
     assert (row["per_pass"], row["hidden_captures"]) == (3, 29)
     assert any("(first x:7)" in note for note in report.notes)
@@ -412,34 +453,6 @@ def test_what_a_run_in_memory_says_is_what_the_stream_says():
     """Keeping the run or not changes nothing but the writers of copies."""
     log = case("36a")
     assert load(str(log)).summarize().as_dict() == of(log).as_dict()
-
-
-def test_a_summary_needs_no_polars():
-    """Printing the summary of a small log must not pay for polars, pydantic or numpy."""
-    code = (
-        "import sys; from logscope.run import answer; from logscope.queries.summarize import Summarize;"
-        f"str(answer(Summarize(), [{str(case('36a'))!r}])); print([n for n in ('polars', 'pydantic', 'numpy') if n in sys.modules])"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"
-
-
-@pytest.mark.parametrize(
-    "log", [*CASE_LOGS, *map(real_log, REAL_RUNS)], ids=lambda log: log.parent.name[:24] + log.name[:3]
-)
-def test_acceptance_is_that_of_the_accept_question(log):
-    """The quick way of the summary and the full series of ``accept`` give the same rows."""
-    run = load(str(log))
-    accept = Accept()
-    for item in run.items:
-        accept.see(item)
-    full = {(row["segment"], row["origin"]): row for row in accept.summary_rows()}
-    quick = {(row["segment"], row["origin"]): row for row in run.summarize().tables["accept"] if row["lines"]}
-    assert set(quick) == set(full)
-    for key, row in full.items():
-        for name in ("lines", "min", "max", "rate_definition"):
-            assert quick[key][name] == row[name], (key, name)
-        assert quick[key]["accept_len_mean"] == pytest.approx(row["accept_len_mean"], abs=1e-4)
 
 
 @pytest.mark.parametrize("query", [Summarize, Captures, Shapes, Norms])

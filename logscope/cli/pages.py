@@ -42,10 +42,10 @@ def report_page(logs: Sequence[str], shared: Shared, contract: str | None) -> in
     from logscope.check import Checker  # noqa: PLC0415 - each command pays for its own imports only
     from logscope.queries.acceptance import Accept  # noqa: PLC0415
     from logscope.queries.captures import Captures  # noqa: PLC0415
-    from logscope.queries.charts import Charts  # noqa: PLC0415
     from logscope.queries.config import Config  # noqa: PLC0415
     from logscope.queries.errors import Errors  # noqa: PLC0415
     from logscope.queries.norms import Norms  # noqa: PLC0415
+    from logscope.queries.points import Charts  # noqa: PLC0415
     from logscope.queries.shapes import Shapes  # noqa: PLC0415
     from logscope.queries.summarize import Summarize  # noqa: PLC0415
     from logscope.render.markdown import to_markdown  # noqa: PLC0415

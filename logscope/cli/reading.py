@@ -92,7 +92,7 @@ def _ask_page(logs: Sequence[str], shared: Shared, query: Query, fail_on: str | 
     """Show the answer as a page, with charts and the lines behind its findings."""
     from logscope.cli.evidence import page_text  # noqa: PLC0415 - pages only
     from logscope.queries.acceptance import Accept  # noqa: PLC0415
-    from logscope.queries.charts import Charts  # noqa: PLC0415
+    from logscope.queries.points import Charts  # noqa: PLC0415
 
     report, accept, points = answers(logs, shared, [query, Accept(), Charts()])
     text = page_text([report], shared, f"logscope {report.kind}: {', '.join(logs)}", points=points, accept=accept)
@@ -134,6 +134,8 @@ def answers(logs: Sequence[str], shared: Shared, queries: Sequence[Any]) -> list
     if select:
         for report in reports:
             report.notes.insert(0, f"selected: {select}; nothing else is counted")
+            if report.screen:
+                report.screen.insert(1, report.notes[0])
     said = {note for report in reports for note in report.notes}
     warn([text for text in reading.warnings if text not in said], shared)
     return reports

@@ -1,237 +1,194 @@
 """``captures``: which hidden states the target captured, in which phase, how many per pass, and what is missing.
 
-This module is responsible for counting hidden captures so that copies, dummy passes and other runs never inflate the
-count, and for comparing what was requested with what was captured. It must not judge layers against a contract.
+This module is responsible for setting out hidden captures so that copies, dummy passes and other runs never inflate a
+number, and for comparing what was requested with what was captured. It must not judge layers against a contract.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-from logscope.model import CAPTURE_EVENTS, ForwardPass, ServerEvent, states
+import numpy as np
+import polars as pl
+
+from logscope.model import CAPTURE_EVENTS
 from logscope.queries.clock import writer_label
-from logscope.queries.setup import Graphs, hidden_facts, hidden_of, hidden_sizes
-from logscope.queries.tables import TELLING, table, without_empty
-from logscope.queries.tally import Tally
+from logscope.queries.counts import Counts, Seens
+from logscope.queries.rows import joined_words, layers_cell, pass_row, state_row
+from logscope.queries.setup import hidden_by_graphs, hidden_sizes
+from logscope.queries.tables import TELLING, columns, table, without_empty
 from logscope.queries.words import (
-    EMBEDDING,
     and_list,
     count,
     layer_list,
-    layer_name,
-    most_common,
     phase_list,
-    source_name,
     span,
     whole_numbers,
 )
-from logscope.report import Column, Context, Item, Report
+from logscope.report import Line, Report
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from logscope.model import Segment
+    from logscope.queries.counts import Bucket, Cell
     from logscope.queries.setup import Sizes
-    from logscope.queries.tally import Bucket
+    from logscope.report import Context, Mark
+    from logscope.tables.tables import Tables
 
 MAX_ROWS = 40
-
-_PHASES = [
-    *TELLING,
-    Column("phase", always=True),
-    Column("passes", align="right", always=True),
-    Column("captures", "hidden captures", align="right", always=True),
-    Column("per_pass", "per pass", align="right", always=True),
-    Column("layers", "captured before layer", always=True),
-    Column("joined", "joined width"),
-    Column("mode", "capture hidden mode"),
-    Column("copies", align="right"),
-]
-_LAYERS = [
-    *TELLING,
-    Column("layer", always=True),
-    Column("phase", always=True),
-    Column("captures", "hidden captures", align="right", always=True),
-    Column("copies", align="right"),
-    Column("rows", align="right"),
-    Column("width"),
-    Column("first", "first at"),
-]
-_NOT_SERVING = [
-    *TELLING,
-    Column("during", always=True),
-    Column("phase", always=True),
-    Column("passes", align="right", always=True),
-    Column("captures", "hidden captures", align="right", always=True),
-    Column("per_pass", "per pass", align="right"),
-    Column("layers", "captured before layer"),
-]
-_WRITERS = [
-    *TELLING,
-    Column("writer", always=True),
-    Column("captures", "prints of captures", align="right", always=True),
-    Column("layers", "captured before layer"),
-    Column("per_layer", "per layer", align="right", always=True),
-    Column("differ", "differ from the others", align="right"),
-]
-_DEVIATIONS = [
-    *TELLING,
-    Column("where", always=True),
-    Column("phase", always=True),
-    Column("captured", always=True),
-    Column("missing"),
-    Column("extra"),
-]
-_REQUESTED = [Column("where", always=True), Column("requested", always=True), Column("captured", always=True)]
-
-
 # Passes on each side of a change of layers before it is one, and no odd pass at the end.
 _LEAST_TURN = 2
+_PASSES = "phase! passes!> captures=hidden_captures!> per_pass!> layers=captured_before_layer!"
+_PHASES = columns(f"{TELLING} {_PASSES} joined=joined_width mode=capture_hidden_mode copies>")
+_NOT_SERVING = columns(f"{TELLING} during! {_PASSES}")
+_LAYERS = columns(f"{TELLING} layer! phase! captures=hidden_captures!> copies> rows> width first=first_at")
+_WRITERS = columns(
+    f"{TELLING} writer! captures=prints_of_captures!> layers=captured_before_layer per_layer!> "
+    "differ=differ_from_the_others>"
+)
+_DEVIATIONS = columns(f"{TELLING} where! phase! captured! missing extra")
+_REQUESTED = columns("where! requested! captured!")
+Writers: TypeAlias = "dict[tuple[str, int, str], dict[int | None, tuple[int, int]]]"
+
+
+@dataclass(slots=True)
+class Part:
+    """What a batch contributes: the counts, and the prints of served captures by who printed them.
+
+    ``writers``: (file, segment, writer) -> layer -> (prints, those that differ); only where prefixes name writers.
+    """
+
+    counts: Counts = field(default_factory=Counts)
+    writers: Writers = field(default_factory=dict)
 
 
 class Captures:
-    """The fold behind ``logscope captures``."""
+    """The question behind ``logscope captures``."""
 
-    kind: ClassVar[str] = "captures"
-    # What is printed by which writer can be told only when reading keeps the copies of a record.
-    keep_copies: ClassVar[bool] = True
+    def partial(self, tables: Tables) -> Part:
+        """Count a batch."""
+        return Part(Counts.of(tables), _by_writer(tables))
 
-    def __init__(self) -> None:
-        self._tally = Tally()
-        self._graphs = Graphs()
-        # (file, segment, writer) -> layer -> [while serving, differing copies]; only where prefixes name writers
-        self._writers: dict[tuple[str, int, str], dict[int | None, list[int]]] = {}
-        self._copies_kept = True
-        self._labels: dict[tuple[Any, ...], str] = {}
+    def combine(self, parts: Sequence[Part]) -> Part:
+        """Add batches up."""
+        made = Part(Counts.sum(part.counts for part in parts))
+        for part in parts:
+            for writer, layers in part.writers.items():
+                mine = made.writers.setdefault(writer, {})
+                for layer, (prints, differing) in layers.items():
+                    before = mine.get(layer, (0, 0))
+                    mine[layer] = (before[0] + prints, before[1] + differing)
+        return made
 
-    def see(self, item: Item) -> None:
-        """Take one item."""
-        self._tally.see(item)
-        if isinstance(item, ForwardPass):
-            if item.role == "target" and item.during == "serving":
-                self._by_writer(item)
-        elif isinstance(item, ServerEvent) and item.occurrence[3].event == "decode_stats":
-            self._graphs.see(item)
-
-    def _by_writer(self, item: ForwardPass) -> None:
-        """Count the captures of a pass by who printed them; the copies are there when they were kept on reading."""
-        for record in item.captures:
-            layer = record.first[3].layer
-            self._copies_kept &= record.copies <= 1 + len(record.others) + len(record.variants)
-            for differs, printed in ((0, (record.first, *record.others)), (1, record.variants)):
-                for occurrence in printed:
-                    writer = occurrence[2].writer
-                    label = self._labels.get(writer)
-                    if label is None:
-                        label = self._labels[writer] = writer_label(occurrence[2])
-                    if label:
-                        layers = self._writers.setdefault((item.file, item.segment, label), {})
-                        counts = layers.setdefault(layer, [0, 0])
-                        counts[0] += 1
-                        counts[1] += differs
-
-    def _writer_rows(self) -> list[dict[str, Any]]:
-        rows = []
-        for (file, segment, label), layers in self._writers.items():
-            numbers = [printed for printed, _ in layers.values()]
-            ordered = sorted(layers, key=lambda layer: -1 if layer is None else layer)
-            rows.append(
-                {
-                    "file": file,
-                    "segment": segment,
-                    "writer": label,
-                    "captures": sum(numbers),
-                    "layers": layers_cell(ordered),
-                    "per_layer": span(min(numbers), max(numbers)),
-                    "differ": sum(differing for _, differing in layers.values()),
-                }
-            )
-        return rows
-
-    def report(self, context: Context) -> Report:
+    def report(self, part: Part, context: Context) -> Report:
         """Answer."""
-        tally = self._tally
-        sizes = hidden_sizes(tally)
-        targets = [bucket for bucket in tally.ordered() if bucket.key.role == "target"]
-        serving = [bucket for bucket in targets if bucket.key.during == "serving"]
-        apart = [bucket for bucket in targets if bucket.key.during != "serving" and bucket.captures]
-        hidden_by_graphs = [
-            (segment, said) for segment in tally.segments.values() if (said := self._graphs.hidden(segment, tally))
-        ]
-        deviations, left_out = _deviations(targets)
+        counts = part.counts
+        sizes = hidden_sizes(counts)
+        serving = [bucket for bucket in counts.ordered(serving=True) if bucket.key.role == "target"]
+        others = [bucket for bucket in counts.ordered(serving=False) if bucket.key.role == "target"]
+        apart = [bucket for bucket in others if bucket.captures]
+        hidden = [(one, said) for one in counts.segments.values() if (said := hidden_by_graphs(counts, one))]
+        deviations, left_out = _deviations([*others, *serving])
         report = Report("captures", "", accounting=context.accounting)
-        rows = [phase_row(bucket, sizes) for bucket in serving]
-        columns = without_empty(_PHASES, rows) or _PHASES
-        report.tables["phases"] = table(columns, rows, title="target passes while serving")
-        report.tables["layers"] = table(_LAYERS, [row for bucket in serving for row in _layer_rows(bucket, sizes)])
+        rows = [_pass_row(bucket, sizes) for bucket in serving]
+        shown = without_empty(_PHASES, rows) or _PHASES
+        report.tables["phases"] = table(shown, rows, title="target passes while serving")
+        layers = [_layer_row(bucket, cell, sizes) for bucket in serving for cell in bucket.captured]
+        report.tables["layers"] = table(_LAYERS, layers)
         if apart:
-            others = [phase_row(bucket, sizes) for bucket in apart]
             report.tables["not_serving"] = table(
                 _NOT_SERVING,
-                others,
+                [_pass_row(bucket, sizes) for bucket in apart],
                 title="not counted as serving",
                 caption="Dummy passes of graph capture and the warm-up request; no number above includes them.",
             )
-        writers = self._writer_rows()
-        # Where only the first of several copies was kept, counts by writer would be those of who printed first.
-        if len(writers) > 1 and self._copies_kept:
+        writers = _writer_rows(part.writers)
+        if len(writers) > 1:
             title = "prints by writer, every copy counted"
             report.tables["writers"] = table(without_empty(_WRITERS, writers), writers, title=title)
         if deviations:
             report.tables["deviations"] = table(
                 _DEVIATIONS, deviations, title="passes that captured something else than usual", caption=left_out
             )
-        requested = _requested(tally, serving or apart)
+        requested = _requested(counts, serving or apart)
         if requested:
             report.tables["requested"] = table(_REQUESTED, requested, title="requested against captured")
-        report.notes = _notes(tally, targets, hidden_by_graphs, deviations)
-        report.headline = _headline(serving, apart, sizes, hidden_by_graphs, tally)
-        report.facts = _facts(serving, sizes, hidden_by_graphs)
+        report.headline = _headline(serving, apart, sizes, counts, hidden=bool(hidden))
+        report.facts = {
+            "hidden_captures": sum(bucket.captures for bucket in serving),
+            "target_passes": sum(bucket.passes for bucket in serving),
+            "layers": captured_layers(serving),
+            "hidden": sizes.facts(),
+            "hidden_by_graph": [segment.number for segment, _ in hidden],
+            "evidence": _evidence(serving),
+        }
+        lines = [Line("warning", "hidden", counts.in_run(one.file, one.number, said)) for one, said in hidden]
+        lines += _lines(counts, [*others, *serving], serving, deviations)
+        report.notes = [line.text for line in lines]
+        mark: Mark = "ok" if serving and all(bucket.usual is not None for bucket in serving) else "unknown"
+        first = Line(mark, "captured", report.headline.removeprefix("hidden captures: "))
+        report.screen = [context.heading(), "", *map(context.short, [first, *lines])]
+        if rows:
+            report.screen += ["", table(shown, rows)]
+        report.next = context.command("check")
         return report
 
 
-def phase_row(bucket: Bucket, sizes: Sizes) -> dict[str, Any]:
-    """Return what one bucket of target passes captured, as a row."""
-    key = bucket.key
-    usual = bucket.usual
-    layers = layers_cell(usual) if usual is not None else "varies" if bucket.known_sets else ""
-    return {
-        "file": key.file,
-        "segment": key.segment,
-        "source": source_name(key.group),
-        "site": key.site,
-        "during": key.during,
-        "role": key.role,
-        "phase": key.phase,
-        "passes": bucket.passes,
-        "incomplete": bucket.incomplete,
-        "captures": bucket.captures,
-        "per_pass": per_pass(bucket),
-        "layers": layers,
-        "joined": "; ".join(joined_words(bucket, sizes)),
-        "mode": ", ".join(modes_of(bucket)),
-        "copies": copies_words(bucket),
-    }
+def _by_writer(tables: Tables) -> Writers:
+    """Count the prints of served hidden captures by who printed them, every copy."""
+    passes, records, prints = tables.passes, tables.records, tables.prints
+    served = passes.select("key", wanted=(pl.col("role") == "target") & (pl.col("during") == "serving"))
+    of_pass = served["wanted"].to_numpy()[served["key"].search_sorted(records["pass"]).to_numpy()]
+    captured = records["event"].cast(pl.String).is_in(list(CAPTURE_EVENTS)).to_numpy() & of_pass
+    rows = prints["record"].to_numpy()
+    # Texts of a prefix differ by their time: who printed is one of few.
+    labels: dict[str, int] = {}
+    of_prefix = np.array([labels.setdefault(writer_label(one), len(labels)) for one in tables.prefixes] or [0])
+    kept = captured[rows]
+    table = records.select("file", "segment", "layer")[rows[kept]].with_columns(
+        prints.filter(kept).select("same", writer=pl.Series(of_prefix).gather(prints["prefix"].filter(kept)))
+    )
+    names = list(labels)
+    found: Writers = {}
+    numbers = table.group_by("file", "segment", "writer", "layer", maintain_order=True).agg(
+        pl.len(), (~pl.col("same")).sum()
+    )
+    for file, segment, writer, layer, number, differing in numbers.iter_rows():
+        if names[writer]:
+            found.setdefault((tables.files[file], segment, names[writer]), {})[layer] = (number, differing)
+    return found
 
 
-def modes_of(bucket: Bucket) -> list[str]:
-    """Return the capture_hidden_mode of its joined states as printed, the most common first."""
-    counts: dict[str, int] = {}
-    for cell in bucket.cells.values():
-        if cell.event == "aux_concat":
-            for mode, number in cell.modes.items():
-                counts[mode] = counts.get(mode, 0) + number
-    return sorted(counts, key=lambda mode: -counts[mode])
+def _writer_rows(writers: Writers) -> list[dict[str, Any]]:
+    rows = []
+    for (file, segment, label), layers in writers.items():
+        numbers = [prints for prints, _ in layers.values()]
+        rows.append(
+            {
+                "file": file,
+                "segment": segment,
+                "writer": label,
+                "captures": sum(numbers),
+                "layers": layers_cell(sorted(layers, key=_lowest)),
+                "per_layer": span(min(numbers), max(numbers)),
+                "differ": sum(differing for _, differing in layers.values()),
+            }
+        )
+    return rows
+
+
+def _lowest(layer: int | None) -> int:
+    return -1 if layer is None else layer
 
 
 def mode_notes(buckets: Iterable[Bucket]) -> list[str]:
     """Say when extend and verify of one run join with different hidden modes: both need all rows (FULL)."""
     seen: dict[tuple[Any, ...], dict[str, list[str]]] = {}
     for bucket in buckets:
-        modes = modes_of(bucket)
-        if modes and bucket.key.role == "target":
-            by_mode = seen.setdefault((bucket.key.file, bucket.key.segment, bucket.key.site), {})
-            by_mode.setdefault(modes[0], []).append(bucket.key.phase)
+        mode = bucket.of_cells("mode", event="aux_concat").mostly("mode")
+        if mode and bucket.key.role == "target":
+            seen.setdefault((*bucket.key[:2], bucket.key.site), {}).setdefault(mode, []).append(bucket.key.phase)
     return [
         f"capture_hidden_mode is {and_list([f'{mode} in {phase_list(phases)}' for mode, phases in by_mode.items()])}"
         for by_mode in seen.values()
@@ -239,65 +196,17 @@ def mode_notes(buckets: Iterable[Bucket]) -> list[str]:
     ]
 
 
-def layers_cell(layers: Iterable[int | None]) -> str:
-    """Return ``embedding, 3, 31, 59``."""
-    return ", ".join(EMBEDDING if layer == 0 else "?" if layer is None else str(layer) for layer in layers)
+def _pass_row(bucket: Bucket, sizes: Sizes) -> dict[str, Any]:
+    """Return what a bucket captured; copies as a span, since one that is missing is what is looked for here."""
+    copies = [each for cell in bucket.captured for each in cell.of("copies")]
+    row = pass_row(bucket, sizes)
+    return row | {"captures": row["hidden_captures"], "copies": span(min(copies), max(copies)) if copies else ""}
 
 
-def per_pass(bucket: Bucket) -> int | str | None:
-    """Return the captures of one pass: a number where all complete passes agree, else ``3 in 249, 2 in 1``."""
-    numbers: dict[int, int] = {}
-    for layers, captured in bucket.known_sets.items():
-        numbers[len(layers)] = numbers.get(len(layers), 0) + captured.count
-    if not numbers:
-        return None
-    if len(numbers) == 1:
-        return next(iter(numbers))
-    return ", ".join(f"{number} in {passes:,}" for number, passes in sorted(numbers.items(), key=lambda each: -each[1]))
-
-
-def joined_words(bucket: Bucket, sizes: Sizes) -> list[str]:
-    """Return the joined widths of a bucket as k x hidden, the most common first."""
-    hidden = hidden_of(bucket, sizes)
-    ordered = sorted(bucket.joins.items(), key=lambda each: -each[1][0])
-    words = [states(width, hidden) for (_, width), _ in ordered if width is not None]
-    return list(dict.fromkeys(words))
-
-
-def copies_words(bucket: Bucket, events: Iterable[str] = CAPTURE_EVENTS) -> str:
-    """Return ``8``, or ``7 to 8`` where some writer's print is missing."""
-    wanted = frozenset(events)
-    copies = [number for cell in bucket.cells.values() if cell.event in wanted for number in cell.copies]
-    return span(min(copies), max(copies)) if copies else ""
-
-
-def _layer_rows(bucket: Bucket, sizes: Sizes) -> list[dict[str, Any]]:
-    key = bucket.key
-    hidden = hidden_of(bucket, sizes)
-    rows = []
-    for cell in sorted(bucket.cells.values(), key=lambda cell: -1 if cell.layer is None else cell.layer):
-        if cell.event not in CAPTURE_EVENTS:
-            continue
-        heights = [shape[0] for shape in cell.shapes if len(shape) > 1]
-        widths = dict.fromkeys(states(shape[-1], hidden) for shape in cell.shapes)
-        rows.append(
-            {
-                "file": key.file,
-                "segment": key.segment,
-                "source": source_name(key.group),
-                "site": cell.site,
-                "layer": layer_name(cell.event, cell.layer),
-                "event": cell.event,
-                "phase": key.phase,
-                "captures": cell.count,
-                "damaged": cell.damaged,
-                "copies": span(min(cell.copies), max(cell.copies)),
-                "rows": span(min(heights), max(heights)) if heights else "",
-                "width": "; ".join(widths),
-                "first": str(cell.first),
-            }
-        )
-    return rows
+def _layer_row(bucket: Bucket, cell: Cell, sizes: Sizes) -> dict[str, Any]:
+    copies = cell.of("copies")
+    row = state_row(bucket, cell, sizes)
+    return row | {"layer": row["state"], "captures": row["count"], "copies": span(min(copies), max(copies))}
 
 
 def _deviations(buckets: Sequence[Bucket]) -> tuple[list[dict[str, Any]], str | None]:
@@ -308,105 +217,93 @@ def _deviations(buckets: Sequence[Bucket]) -> tuple[list[dict[str, Any]], str | 
         usual = bucket.usual
         if usual is None or bucket.key.during == "graph_capture":
             continue
-        for layers, captured in bucket.sets.items():
+        for layers, seen in bucket.of("set").items():
             # A damaged record has lost its layer number, not its capture.
             if layers == usual or (None in layers and len(layers) == len(usual)):
                 continue
-            total += captured.count
-            missing = [layer for layer in usual if layer not in layers]
-            extra = [layer for layer in layers if layer not in usual]
+            total += seen.number
             rows.extend(
                 {
-                    "file": bucket.key.file,
-                    "segment": bucket.key.segment,
-                    "source": source_name(bucket.key.group),
-                    "site": bucket.key.site,
-                    "where": str(place),
-                    "phase": bucket.key.phase,
+                    **bucket.key._asdict(),
+                    "where": str(bucket.place(line)),
                     "captured": layers_cell(layers) or "nothing",
-                    "missing": layers_cell(missing),
-                    "extra": layers_cell(extra),
+                    "missing": layers_cell(layer for layer in usual if layer not in layers),
+                    "extra": layers_cell(layer for layer in layers if layer not in usual),
                 }
-                for place in captured.places
+                for line in seen.places
             )
     shown = rows[:MAX_ROWS]
     return shown, f"{total - len(shown):,} more are not listed." if total > len(shown) else None
 
 
-def _requested(tally: Tally, buckets: Sequence[Bucket]) -> list[dict[str, Any]]:
+def _requested(counts: Counts, buckets: Sequence[Bucket]) -> list[dict[str, Any]]:
     rows = []
-    for file, segment, payload, place in tally.plans:
+    for file, segment, payload, place in counts.plans:
         requested = whole_numbers(payload.fields.get("layers_to_capture", payload.fields.get("requested")))
         if requested is None:
             continue
         captured = set(captured_layers(bucket for bucket in buckets if bucket.key[:2] == (file, segment)))
         missing = [layer for layer in requested if layer not in captured]
         extra = sorted(captured.difference(requested))
-        same = "the same" if not missing and not extra else ""
-        parts = [
-            f"without {layer_list(missing)}" * bool(missing),
-            f"and {layer_list(extra)} besides" * bool(extra),
-            same,
-        ]
+        parts = [f"without {layer_list(missing)}"] * bool(missing) + [f"and {layer_list(extra)} besides"] * bool(extra)
+        same = ", ".join(parts) or "the same"
         rows.append(
             {
                 "where": str(place),
                 "segment": segment,
                 "requested": layers_cell(requested),
-                "captured": f"{layers_cell(sorted(captured)) or 'nothing'} ({', '.join(filter(None, parts))})",
+                "captured": f"{layers_cell(sorted(captured)) or 'nothing'} ({same})",
             }
         )
     return rows
 
 
-def _notes(
-    tally: Tally,
-    targets: Sequence[Bucket],
-    hidden_by_graphs: Sequence[tuple[Segment, str]],
-    deviations: Sequence[dict[str, Any]],
-) -> list[str]:
-    notes = [in_run(tally, segment.file, segment.number, said) for segment, said in hidden_by_graphs]
-    serving = [bucket for bucket in targets if bucket.key.during == "serving"]
-    notes += copies_notes(tally, serving)
-    notes += unknown_notes(serving)
+def _lines(
+    counts: Counts, targets: Sequence[Bucket], serving: Sequence[Bucket], deviations: Sequence[dict[str, Any]]
+) -> list[Line]:
+    """Return what a reader must know, each with its mark."""
+    lines = [Line("ok", "copies", said) for said in copies_notes(counts, serving)]
+    lines += [Line("unknown", "phase", said) for said in unknown_notes(serving)]
     for bucket in targets:
-        for (event, said, seen), differs in bucket.num_aux_differs.items():
+        for (event, said, seen), differs in bucket.of("differs").items():
             captured = count(seen, "hidden capture is", "hidden captures are")
             rest = f"{seen - said} captured and not joined" if said < seen else f"{said - seen} joined and not printed"
-            notes.append(
+            text = (
                 f"{event} counts {count(said, 'state')} where {captured} printed, so {rest}, in "
-                f"{count(differs.count, 'pass')} (first {differs.places[0]})"
+                f"{count(differs.number, 'pass')} (first {bucket.place(differs.first)})"
             )
-    notes += mode_notes(serving)
-    turned = list(filter(None, map(_turn, serving)))
-    if turned:
-        notes += turned
-    elif deviations:
+            lines.append(Line("warning", "joined", text))
+    lines += [Line("warning", "mode", said) for said in mode_notes(serving)]
+    turned = [said for bucket in serving if (said := _turn(bucket))]
+    lines += [Line("warning", "layers", said) for said in turned]
+    if deviations and not turned:
         first = deviations[0]
         words = [f"lacks {first['missing']}" * bool(first["missing"]), f"adds {first['extra']}" * bool(first["extra"])]
-        notes.append(f"not every pass captures the same: {first['where']} {' and '.join(filter(None, words))}")
-    incomplete = sum(bucket.incomplete for bucket in serving)
+        odd = f"not every pass captures the same: {first['where']} {' and '.join(filter(None, words))}"
+        lines.append(Line("warning", "layers", odd))
+    incomplete = sum(bucket.total("incomplete") for bucket in serving)
     if incomplete:
-        notes.append(
+        text = (
             f"{count(incomplete, 'pass')} not whole as most are (a cut edge, damage, or other records): counted, not"
             " compared with the others"
         )
-    return notes
+        lines.append(Line("unknown", "not whole", text))
+    return lines
 
 
 def _turn(bucket: Bucket) -> str | None:
     """Say at which pass a bucket goes over from one set of layers to another for good; None when it does not."""
-    sets = sorted(bucket.known_sets.items(), key=lambda pair: pair[1].places[0].line)
-    if len(sets) != 2 or any(captured.count < _LEAST_TURN for _, captured in sets):
+    sets = sorted(bucket.sets.items(), key=lambda pair: pair[1].first)
+    if len(sets) != 2 or any(seen.number < _LEAST_TURN for _, seen in sets):
         return None
     (old, before), (new, after) = sets
-    if before.last is None or before.last.line >= after.places[0].line:
+    if before.last >= after.first:
         return None
-    where = source_name(bucket.key.group)
+    where = bucket.key.source
     return (
         f"the captured layers change in {bucket.key.phase}{f' of {where}' if where else ''}:"
-        f" {layers_cell(old) or 'none'} until {before.last},"
-        f" {layers_cell(new) or 'none'} from {after.places[0]} on"
+        f" {layers_cell(old) or 'none'} until {bucket.place(before.last)},"
+        f" {layers_cell(new) or 'none'} from {bucket.place(after.first)} on"
     )
 
 
@@ -414,19 +311,18 @@ def unknown_notes(buckets: Iterable[Bucket]) -> list[str]:
     """Say why the phase of some passes is not known, in the words of who labelled them."""
     reasons: dict[str, int] = {}
     for bucket in buckets:
-        if bucket.key.phase == "unknown":
-            for reason, number in bucket.reasons.items():
-                reasons[reason] = reasons.get(reason, 0) + number
+        for reason, number in bucket.numbers("reason").items():
+            reasons[reason] = reasons.get(reason, 0) + number
     ordered = sorted(reasons.items(), key=lambda each: -each[1])
     return [f"the phase of {count(number, 'pass')} is unknown: {reason}" for reason, number in ordered[:3]]
 
 
-def copies_notes(tally: Tally, buckets: Iterable[Bucket]) -> list[str]:
+def copies_notes(counts: Counts, buckets: Iterable[Bucket]) -> list[str]:
     """Say that copies of several writers are counted once, and how the number of writers is known."""
     found: dict[tuple[int, int | None], set[str]] = {}
     for bucket in buckets:
         copies = bucket.copies
-        segment = tally.segments.get((bucket.key.file, bucket.key.segment))
+        segment = counts.segments.get(bucket.key[:2])
         if copies is not None and copies > 1 and segment is not None:
             writers, how = segment.writers, segment.writers_evidence or ""
             if writers is None and bucket.marked:
@@ -444,84 +340,57 @@ def copies_notes(tally: Tally, buckets: Iterable[Bucket]) -> list[str]:
     return notes
 
 
-def _headline(
-    serving: Sequence[Bucket],
-    apart: Sequence[Bucket],
-    sizes: Sizes,
-    hidden_by_graphs: Sequence[tuple[Segment, str]],
-    tally: Tally,
-) -> str:
+def _headline(serving: Sequence[Bucket], apart: Sequence[Bucket], sizes: Sizes, counts: Counts, *, hidden: bool) -> str:
     seen = [bucket for bucket in serving if bucket.captures]
     if seen:
-        hidden = "; verify is hidden by CUDA graphs" if hidden_by_graphs else ""
-        return f"hidden captures: {captured_words(seen, sizes, tally)}{hidden}."
+        graphs = "; verify is hidden by CUDA graphs" if hidden else ""
+        return f"hidden captures: {captured_words(seen, sizes, counts)}{graphs}."
     if not apart:
         return "no hidden capture is printed in this log."
-    parts = []
-    for during, name in (
-        ("warmup", "warm-up"),
-        ("graph_capture", "graph capture (dummy input)"),
-        ("startup", "start-up"),
-    ):
-        found = [bucket for bucket in apart if bucket.key.during == during]
-        if found:
-            parts.append(f"during {name}: {captured_words(found, sizes, tally)}")
+    names = {"warmup": "warm-up", "graph_capture": "graph capture (dummy input)", "startup": "start-up"}
+    parts = [
+        f"during {name}: {captured_words(found, sizes, counts)}"
+        for during, name in names.items()
+        if (found := [bucket for bucket in apart if bucket.key.during == during])
+    ]
     return f"no hidden capture while serving; {'; '.join(parts)}."
 
 
-def in_run(tally: Tally, file: str, segment: int, said: str) -> str:
-    """Return a sentence with the run it is about in front, where there are several."""
-    name = tally.run_name(file, segment)
-    return f"{name}: {said}" if name else said
-
-
-def captured_words(buckets: Iterable[Bucket], sizes: Sizes, tally: Tally) -> str:
-    """Return what target passes captured: ``3 per target pass (layers 3, 31, 59) in extend and verify, joined ...``.
-
-    Passes that captured and joined the same are named together; where there are several runs, each is named.
-    """
-    groups: dict[tuple[Any, ...], list[Bucket]] = {}
-    for bucket in buckets:
-        same = (bucket.usual, tuple(joined_words(bucket, sizes)))
-        groups.setdefault((bucket.key.file, bucket.key.segment, bucket.key.site, *same), []).append(bucket)
-    sites = {key[2] for key in groups}
-    parts = []
-    for (file, segment, site, usual, joined), found in groups.items():
-        name = in_run(tally, file, segment, "") + f"{site}: " * (len(sites) > 1)
-        what = "not the same in every pass"
-        if usual is not None:
-            what = f"{len(usual)} per target pass ({layer_list(usual)})"
-        width = f", joined width {' or '.join(joined)}" if joined else ""
-        parts.append(f"{name}{what} in {phase_list(bucket.key.phase for bucket in found)}{width}")
+def captured_words(buckets: Iterable[Bucket], sizes: Sizes, counts: Counts) -> str:
+    """Return what target passes captured: ``3 per target pass (layers 3, 31, 59) in extend and verify, joined ...``."""
+    parts = [
+        counts.in_run(*run, f"{said}{f', joined width {joined}' * bool(joined)}")
+        for run, said, joined in captured_by_run(buckets, sizes)
+    ]
     return "; ".join(parts)
 
 
-def _facts(
-    serving: Sequence[Bucket],
-    sizes: Sizes,
-    hidden_by_graphs: Sequence[tuple[Segment, str]],
-) -> dict[str, Any]:
-    return {
-        "hidden_captures": sum(bucket.captures for bucket in serving),
-        "target_passes": sum(bucket.passes for bucket in serving),
-        "layers": captured_layers(serving),
-        "hidden": hidden_facts(sizes),
-        "hidden_by_graph": [segment.number for segment, _ in hidden_by_graphs],
-        "evidence": most_evidence(serving),
-    }
+def captured_by_run(buckets: Iterable[Bucket], sizes: Sizes) -> list[tuple[tuple[str, int], str, str]]:
+    """Return the run, what its target passes captured and what width they joined; passes alike are named together."""
+    groups: dict[tuple[Any, ...], list[Bucket]] = {}
+    for bucket in buckets:
+        joined = " or ".join(joined_words(bucket, sizes))
+        groups.setdefault((*bucket.key[:2], bucket.key.site, bucket.usual, joined), []).append(bucket)
+    sites = {key[2] for key in groups}
+    found = []
+    for (file, segment, site, usual, joined), some in groups.items():
+        what = (
+            f"{len(usual)} per target pass ({layer_list(usual)})" if usual is not None else "not the same in every pass"
+        )
+        phases = phase_list(bucket.key.phase for bucket in some)
+        found.append(((file, segment), f"{f'{site}: ' * (len(sites) > 1)}{what} in {phases}", joined))
+    return found
 
 
 def captured_layers(buckets: Iterable[Bucket]) -> list[int]:
     """Return every captured layer, rising; 0 is the embedding."""
-    cells = [cell for bucket in buckets for cell in bucket.cells.values() if cell.event in CAPTURE_EVENTS]
-    return sorted({cell.layer for cell in cells if cell.layer is not None})
+    return sorted({cell.layer for bucket in buckets for cell in bucket.captured if cell.layer is not None})
 
 
-def most_evidence(buckets: Iterable[Bucket]) -> dict[str, str]:
+def _evidence(buckets: Iterable[Bucket]) -> dict[str, str]:
     """Return by role and phase how the phase is known, the most common evidence first."""
-    seen: dict[str, dict[str, int]] = {}
+    known = Seens()
     for bucket in buckets:
-        known = seen.setdefault(f"{bucket.key.role} {bucket.key.phase}", {})
-        for evidence, number in bucket.evidence.items():
-            known[evidence] = known.get(evidence, 0) + number
-    return {name: str(most_common(known)) for name, known in seen.items()}
+        for evidence, seen in bucket.of("evidence").items():
+            known.add(f"{bucket.key.role} {bucket.key.phase}", evidence, seen)
+    return {kind: str(known.mostly(kind)) for kind in known.kinds}

@@ -7,214 +7,150 @@ broken identity a fault (that is ``check``).
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
-from logscope.model import CAPTURE_EVENTS, ForwardPass
-from logscope.queries.fold import RELATIVE
+from logscope.queries.counts import RELATIVE, Counts
 from logscope.queries.lineage import Lineage
-from logscope.queries.shapes import state_name
-from logscope.queries.tables import TELLING, table, without_empty
-from logscope.queries.tally import Tally
-from logscope.queries.words import and_list, count, layer_list, most_common, percent, source_name
-from logscope.report import Column, Context, Item, Report
+from logscope.queries.rows import state_row
+from logscope.queries.setup import hidden_sizes
+from logscope.queries.tables import TELLING, columns, table, without_empty
+from logscope.queries.words import and_list, count, layer_list, layer_name, most_common, percent, state_name
+from logscope.report import Line, Report
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from logscope.model import Place
+    from logscope.queries.counts import Bucket, Cell
     from logscope.queries.lineage import Inputs, Joins
-    from logscope.queries.tally import Bucket, Cell
+    from logscope.queries.setup import Sizes
+    from logscope.report import Context
+    from logscope.tables.tables import Tables
 
-_NORMS = [
-    *TELLING,
-    Column("during"),
-    Column("role", always=True),
-    Column("phase", always=True),
-    Column("state", always=True),
-    Column("count", align="right"),
-    Column("rms_min", "rms min", align="right", always=True),
-    Column("rms_median", "median", align="right", always=True),
-    Column("rms_max", "max", align="right", always=True),
-    Column("trend", always=True),
-    Column("non_finite", "nan or inf", align="right", always=True),
-    Column("zero", align="right"),
-    Column("digest"),
-]
-_JOINS = [
-    *TELLING,
-    Column("phase", always=True),
-    Column("passes", align="right"),
-    Column("warmup", "in warm-up", align="right"),
-    Column("joined", "joined states", always=True),
-    Column("norm", "norm identity", always=True),
-    Column("worst", "worst relative"),
-    Column("head", "begins with the lowest", always=True),
-]
-_LINEAGE = [
-    *TELLING,
-    Column("phase", always=True),
-    Column("inputs", align="right", always=True),
-    Column("traced", align="right", always=True),
-    Column("share", align="right", always=True),
-    Column("not_traced", "not traced", align="right", always=True),
-    Column("since", "not traced since", always=True),
-    Column("cannot_tell", "cannot tell", align="right"),
-    Column("reads"),
-    Column("by"),
-    Column("warmup", "in warm-up", align="right"),
-]
+    Part = tuple[Counts, Lineage]
+
+_NORMS = columns(
+    f"{TELLING} during role! phase! state! count> rms_min!> rms_median=median!> rms_max=max!> trend! "
+    "non_finite=nan_or_inf!> zero> digest"
+)
+_JOINS = columns(
+    f"{TELLING} phase! passes> warmup=in_warm-up> joined=joined_states! norm=norm_identity! worst=worst_relative "
+    "head=begins_with_the_lowest!"
+)
+_LINEAGE = columns(
+    f"{TELLING} phase! inputs!> traced!> share!> not_traced!> since=not_traced_since! cannot_tell> reads by "
+    "warmup=in_warm-up>"
+)
 TARGET = "target's joined state"
 OWN = "draft's own output"
 
 
 class Norms:
-    """The fold behind ``logscope norms``."""
+    """The question behind ``logscope norms``."""
 
-    kind: ClassVar[str] = "norms"
+    def partial(self, tables: Tables) -> Part:
+        """Count a batch and follow its states."""
+        return Counts.of(tables), Lineage.of(tables)
 
-    def __init__(self) -> None:
-        self._tally = Tally()
-        self._lineage = Lineage()
+    def combine(self, parts: Sequence[Part]) -> Part:
+        """Add batches up."""
+        return Counts.sum(counts for counts, _ in parts), Lineage.sum(lineage for _, lineage in parts)
 
-    def see(self, item: Item) -> None:
-        """Take one item."""
-        self._tally.see(item)
-        if isinstance(item, ForwardPass):
-            segment = self._tally.segments.get((item.file, item.segment))
-            self._lineage.see(item, None if segment is None else segment.topk)
-
-    def report(self, context: Context) -> Report:
+    def report(self, part: Part, context: Context) -> Report:
         """Answer."""
-        tally, lineage = self._tally, self._lineage
-        serving = [bucket for bucket in tally.ordered() if bucket.key.during == "serving"]
-        apart = [bucket for bucket in tally.ordered() if bucket.key.during != "serving"]
+        counts, lineage = part
+        serving, apart = counts.ordered(serving=True), counts.ordered(serving=False)
+        sizes = hidden_sizes(counts)
         report = Report("norms", "", accounting=context.accounting)
-        rows = [row for bucket in serving for row in norm_rows(bucket)]
-        inexact = any(not row["median_exact"] for row in rows)
+        rows = norm_rows(serving, sizes)
+        optional = ("file", "segment", "source", "site", "during")
+        shown = without_empty(_NORMS, rows)
         report.tables["norms"] = table(
-            without_empty(_NORMS, rows),
+            shown,
             rows,
             title="rms = norm / sqrt(rows x width), while serving",
-            caption=f"Medians marked by many values are within {100 * RELATIVE:g} %." if inexact else None,
-            optional=("file", "segment", "source", "site", "during"),
+            caption=f"Medians are within {100 * RELATIVE:g} %.",
+            optional=optional,
         )
         joins = [join_row(key, found) for key, found in lineage.joins.items()]
         if joins:
-            columns = without_empty(_JOINS, joins)
-            report.tables["joins"] = table(columns, joins, title="joined state against its captures")
+            title = "joined state against its captures"
+            report.tables["joins"] = table(without_empty(_JOINS, joins), joins, title=title)
         inputs = [input_row(key, found) for key, found in lineage.inputs.items()]
         if inputs:
-            columns = without_empty(_LINEAGE, inputs)
             own = any(found.own and found.cannot_tell for found in lineage.inputs.values())
             report.tables["lineage"] = table(
-                columns,
+                without_empty(_LINEAGE, inputs),
                 inputs,
                 title="where the draft's input came from",
                 caption="A decode step reads a row of the draft's last output; only row 0 is printed." if own else None,
             )
-        others = [row for bucket in apart for row in norm_rows(bucket)]
+        others = norm_rows(apart, sizes)
         if others:
             title = "in warm-up and graph capture (dummy input), counted nowhere above"
-            report.tables["not_serving"] = table(_short(others), others, title=title)
+            short = [
+                column for column in _NORMS if column.name not in ("rms_min", "rms_max", "trend", "zero", "digest")
+            ]
+            report.tables["not_serving"] = table(without_empty(short, others), others, title=title)
+        lines = state_lines(counts, serving or apart, lineage)
+        derived = "norms of some records are computed from the printed mean and std: the norm is not printed"
         report.notes = [
-            *non_finite_notes(serving or apart),
-            *zero_notes(serving or apart),
-            *variant_notes(serving),
             *lineage_notes(lineage),
-            *join_notes(lineage),
+            *(line.text for line in lines if line.mark in ("error", "warning") and line.name != "draft reads"),
+            *[derived] * any(row["derived"] for row in rows),
         ]
-        if any(row["derived"] for row in rows):
-            report.notes.append(
-                "norms of some records are computed from the printed mean and std: the norm is not printed"
-            )
-        report.headline = self._headline(serving, apart)
+        report.headline = _headline(counts, serving, apart, lineage)
         report.facts = lineage_facts(lineage)
+        # Of each matter the first is said, which says the most.
+        lines = list({line.name: line for line in reversed(lines)}.values())[::-1]
+        lines = lines or [Line("unknown", "norms", report.headline)]
+        report.screen = [context.heading(), "", *map(context.short, lines)]
+        if rows:
+            one_site = len({(row["role"], row["site"]) for row in rows}) == len({row["role"] for row in rows})
+            left_out = ("digest", "zero", "count", *["site"] * one_site)
+            short = [column for column in shown if column.name not in left_out]
+            report.screen += ["", table(short, rows, optional=optional)]
+        report.next = context.command("check")
         return report
 
-    def _headline(self, serving: Sequence[Bucket], apart: Sequence[Bucket]) -> str:
-        if not serving and not apart:
-            return "no forward pass is printed in this log, so there is no norm to show."
-        worst = first_non_finite(serving or apart)
-        finite = "all norms are finite" if serving or apart else ""
-        if worst is not None:
-            bucket, cell = worst
-            finite = f"{state_name(cell, bucket.key.role)} is nan or inf first, at {cell.first_non_finite}"
-        elif not any(cell.rms.count for bucket in serving or apart for cell in bucket.cells.values()):
-            finite = "no norm is printed"
-        parts = [(worst is not None, finite)]
-        facts = lineage_facts(self._lineage)
-        checked, held = facts["joined_states"], facts["joined_states_hold"]
-        if checked:
-            parts.append(
-                (held < checked, f"{held:,} of {count(checked, 'joined state')} have the norm of their captures")
-            )
-        told, traced, since = facts["draft_inputs"], facts["draft_inputs_traced"], facts["not_traced_since"]
-        if told and all(found.explained for found in _read_from_target(self._lineage)):
-            parts.append((False, f"the draft reads the state joined before it in {traced:,} of {count(told, 'pass')}"))
-        elif told:
-            not_traced = f"{told - traced:,} of {count(told, 'draft input')}"
-            parts.append((True, f"{not_traced} are not the state joined before them, since {since}"))
-        # What is wrong comes first.
-        words = [said for _, said in sorted(parts, key=lambda part: not part[0])]
-        prefix = "" if serving else "no serving pass; "
-        return f"{prefix}{'; '.join(words)}."
+
+def _headline(counts: Counts, serving: Sequence[Bucket], apart: Sequence[Bucket], lineage: Lineage) -> str:
+    if not serving and not apart:
+        return "no forward pass is printed in this log, so there is no norm to show."
+    worst = first_non_finite(serving or apart)
+    finite = "all norms are finite"
+    if worst is not None:
+        bucket, cell = worst
+        place = bucket.place(cell.first("non_finite") or 0)
+        finite = f"{state_name(cell.event, cell.layer, bucket.key.role)} is nan or inf first, at {place}"
+    elif not any(cell.rms.number for bucket in serving or apart for cell in bucket.cells.values()):
+        finite = "no norm is printed"
+    parts = [(worst is not None, finite)]
+    facts = lineage_facts(lineage)
+    checked, held = facts["joined_states"], facts["joined_states_hold"]
+    if checked:
+        parts.append((held < checked, f"{held:,} of {count(checked, 'joined state')} have the norm of their captures"))
+    told, traced, since = facts["draft_inputs"], facts["draft_inputs_traced"], facts["not_traced_since"]
+    if told and all(found.explained for found in _read_from_target(lineage)):
+        parts.append((False, f"the draft reads the state joined before it in {traced:,} of {count(told, 'pass')}"))
+    elif told:
+        not_traced = f"{told - traced:,} of {count(told, 'draft input')}"
+        parts.append((True, f"{not_traced} are not the state joined before them, since {since}"))
+    parts += [(True, said) for said in variant_notes(serving, _writers(counts, serving))[:1]]
+    # What is wrong comes first.
+    words = [said for _, said in sorted(parts, key=lambda part: not part[0])]
+    return f"{'' if serving else 'no serving pass; '}{'; '.join(words)}."
 
 
-def norm_rows(bucket: Bucket) -> list[dict[str, Any]]:
+def norm_rows(buckets: Iterable[Bucket], sizes: Sizes) -> list[dict[str, Any]]:
     """Return one row for each kind of record that prints a norm, in the order of the pass."""
-    key = bucket.key
-    rows = []
-    for cell in bucket.cells.values():
-        rms = cell.rms
-        if not rms.count and not cell.non_finite and not cell.zero:
-            continue
-        change = rms.change
-        rows.append(
-            {
-                "file": key.file,
-                "segment": key.segment,
-                "source": source_name(key.group),
-                "site": key.site,
-                "during": key.during,
-                "role": key.role,
-                "phase": key.phase,
-                "state": state_name(cell, key.role),
-                "event": cell.event,
-                "layer": cell.layer,
-                "count": cell.count,
-                "rms_min": rms.smallest,
-                "rms_median": rms.median,
-                "median_exact": rms.exact,
-                "rms_max": rms.largest,
-                "change": change,
-                "trend": "" if rms.count < 16 else "steady" if change is None else f"{100 * change:+.1f} %",
-                "non_finite": cell.non_finite,
-                "first_non_finite": None if cell.first_non_finite is None else str(cell.first_non_finite),
-                "zero": cell.zero,
-                "without_norm": cell.without_norm,
-                "damaged": cell.damaged,
-                "derived": cell.derived,
-                "digest": str(cell.digest),
-            }
-        )
-    return rows
-
-
-def _short(rows: Sequence[dict[str, Any]]) -> list[Column]:
-    names = (
-        "file",
-        "segment",
-        "source",
-        "site",
-        "during",
-        "role",
-        "phase",
-        "state",
-        "count",
-        "rms_median",
-        "non_finite",
-    )
-    return without_empty([column for column in _NORMS if column.name in names], rows)
+    return [
+        state_row(bucket, cell, sizes) | {"site": bucket.key.site}
+        for bucket in buckets
+        for cell in bucket.cells.values()
+        if cell.rms.bins or cell.of("non_finite") or cell.of("zero")
+    ]
 
 
 def _read_from_target(lineage: Lineage) -> list[Inputs]:
@@ -224,12 +160,12 @@ def _read_from_target(lineage: Lineage) -> list[Inputs]:
 
 def join_row(key: tuple[Any, ...], found: Joins) -> dict[str, Any]:
     """Return what is known of the joined states of one phase, as a row."""
-    file, segment, group, phase = key
+    file, segment, source, phase = key
     layers = most_common(found.joined)
     return {
         "file": file,
         "segment": segment,
-        "source": source_name(group),
+        "source": source,
         "phase": phase,
         "passes": found.passes,
         "warmup": found.warmup,
@@ -244,12 +180,12 @@ def join_row(key: tuple[Any, ...], found: Joins) -> dict[str, Any]:
 
 def input_row(key: tuple[Any, ...], found: Inputs) -> dict[str, Any]:
     """Return what is known of the inputs of one phase of the draft, as a row."""
-    file, segment, group, phase = key
+    file, segment, source, phase = key
     told = found.told
     return {
         "file": file,
         "segment": segment,
-        "source": source_name(group),
+        "source": source,
         "phase": phase,
         "reads": OWN if found.own else TARGET,
         "inputs": found.inputs,
@@ -266,10 +202,79 @@ def input_row(key: tuple[Any, ...], found: Inputs) -> dict[str, Any]:
     }
 
 
+def state_lines(counts: Counts, buckets: Sequence[Bucket], lineage: Lineage) -> list[Line]:
+    """Return what is to be said first of states: whether the joins are right, what the draft reads, nan, ranks."""
+    if not buckets:
+        return []
+    joins = lineage.joins.values()
+    total = sum(found.norms for found in joins)
+    wrong = [Line("error", "joined", said) for said in join_notes(lineage)]
+    fine = Line("ok", "joined", f"the captures of its pass, by norm, in all {total:,}")
+    if not total:
+        fine = Line("unknown", "joined", "no norm of a joined state and its captures is printed")
+    reads = _reads_line(lineage)
+    lines = [*(wrong or ([fine] if joins else [])), *([reads] if reads is not None else [])]
+    values = [Line("error", "values", said) for said in non_finite_notes(buckets)]
+    values += [Line("warning", "values", said) for said in zero_notes(buckets)]
+    ranks = [Line("error", "ranks", said) for said in variant_notes(buckets, _writers(counts, buckets))]
+    printed = any(cell.rms.bins for bucket in buckets for cell in bucket.cells.values())
+    none = Line("ok", "values", "all finite, none zero") if printed else Line("unknown", "values", "no norm is printed")
+    writers = _writers(counts, buckets)
+    same = Line("ok", "ranks", "1 writer" if writers == 1 else f"{writers} writers print the same")
+    # Where writers differ, the rest may only follow from it.
+    lines = [*lines, *(values or [none]), same] if not ranks else [*ranks, *lines, *(values or [none])]
+    doubt = not_told_apart(counts, buckets)
+    return [line if line.mark == "ok" or not doubt else replace(line, mark="unknown", text=doubt) for line in lines]
+
+
+def not_told_apart(counts: Counts, buckets: Iterable[Bucket]) -> str | None:
+    """Say why passes are not judged, where those of several schedulers stand in one log; None where they are."""
+    segments = counts.segments.values()
+    if any(segment.server_args.get("enable_dp_attention") for segment in segments):
+        return "not judged: with dp attention ranks hold other requests, and idle passes are padded"
+    if any((segment.dp_size or 1) > 1 for segment in segments) and not all(bucket.key.source for bucket in buckets):
+        return "not judged: several schedulers print unmarked into one log"
+    return None
+
+
+def _writers(counts: Counts, buckets: Iterable[Bucket]) -> int:
+    """Return how many writers print, as far as copies or the server's arguments tell."""
+    return max(
+        [1, *(bucket.copies or 1 for bucket in buckets), *(one.writers or 1 for one in counts.segments.values())]
+    )
+
+
+def _reads_line(lineage: Lineage) -> Line | None:
+    read = [(key, found) for key, found in lineage.inputs.items() if not found.own]
+    off = [(key, found) for key, found in read if found.not_traced and not found.explained]
+    if off:
+        key, found = max(off, key=lambda each: each[1].not_traced)
+        ago = most_common(found.stale)
+        what = "another state than the joined one" if ago is None else f"the state joined {ago} passes before its own"
+        what = "the previous pass's state" if ago == 1 else what
+        said = f"{what} since {found.first_not_traced} ({found.not_traced:,} of {found.told:,} {key[3]} passes)"
+        return Line("error", "draft reads", said)
+    told, traced = sum(found.told for _, found in read), sum(found.traced for _, found in read)
+    if told:
+        rest = "; the others kept accepted rows only (spec v1)" if traced < told else ""
+        number = f"all {told:,} passes" if traced == told > 1 else f"{traced:,} of {count(told, 'pass')}"
+        return Line("ok", "draft reads", f"the state joined before it in {number}{rest}")
+    return Line("unknown", "draft reads", "no input and joined state stand together to compare") if read else None
+
+
+def _heads_of(joins: Iterable[Joins]) -> dict[int | None, int]:
+    """Return which layers joined states begin with that are not the lowest, and how often."""
+    layers: dict[int | None, int] = {}
+    for found in joins:
+        for layer, number in found.heads_of.items():
+            layers[layer] = layers.get(layer, 0) + number
+    return layers
+
+
 def first_non_finite(buckets: Iterable[Bucket]) -> tuple[Bucket, Cell] | None:
     """Return the record kind whose first nan or inf stands first in its file, None when all is finite."""
-    bad = [(bucket, cell) for bucket in buckets for cell in bucket.cells.values() if cell.first_non_finite is not None]
-    return min(bad, key=lambda each: (each[1].first_non_finite or each[1].first)[::-1]) if bad else None
+    bad = [(bucket, cell) for bucket in buckets for cell in bucket.cells.values() if cell.total("non_finite")]
+    return min(bad, key=lambda each: (each[1].first("non_finite"), each[0].key.file)) if bad else None
 
 
 def non_finite_notes(buckets: Sequence[Bucket]) -> list[str]:
@@ -278,52 +283,61 @@ def non_finite_notes(buckets: Sequence[Bucket]) -> list[str]:
     if worst is None:
         return []
     bucket, cell = worst
-    name = state_name(cell, bucket.key.role)
+    cells = [(each, other) for each in buckets for other in each.cells.values()]
     same = [
         other
-        for each in buckets
-        if each.key[:4] == bucket.key[:4]
-        for other in each.cells.values()
-        if (other.event, other.layer) == (cell.event, cell.layer)
+        for each, other in cells
+        if each.key[:4] == bucket.key[:4] and (other.event, other.layer) == (cell.event, cell.layer)
     ]
-    bad, total = sum(other.non_finite for other in same), sum(other.count for other in same)
-    finite = [
-        state_name(other, bucket.key.role)
-        for other in bucket.cells.values()
-        if other.event in CAPTURE_EVENTS and not other.non_finite
-    ]
-    others = [
-        state_name(other, bucket.key.role)
-        for other in bucket.cells.values()
-        if other is not cell and other.non_finite and other.event in CAPTURE_EVENTS
-    ]
+    bad, total = sum(other.total("non_finite") for other in same), sum(other.total("record") for other in same)
+    captured = [other for other in bucket.cells.values() if other.captured and other is not cell]
+    finite, others = (
+        [layer_name(other.event, other.layer) for other in captured if bool(other.total("non_finite")) is odd]
+        for odd in (False, True)
+    )
     after = f", and {and_list(others)} with it" if others else ""
     before = f"; {and_list(finite)} {'stays' if len(finite) == 1 else 'stay'} finite" if finite else ""
-    left_out = sum(other.non_finite for each in buckets for other in each.cells.values())
+    left_out = sum(other.total("non_finite") for _, other in cells)
     left = f"{count(left_out, 'norm is', 'norms are')} left out of every statistic"
-    since = f"since {cell.first_non_finite}, in {bad:,} of {count(total, 'pass')}"
+    since = f"since {bucket.place(cell.first('non_finite') or 0)}, in {bad:,} of {count(total, 'pass')}"
+    name = state_name(cell.event, cell.layer, bucket.key.role)
     return [f"{name} is nan or inf {since}{after}{before}; {left}"]
 
 
 def zero_notes(buckets: Sequence[Bucket]) -> list[str]:
     """Say which states are all zero."""
     return [
-        f"{state_name(cell, bucket.key.role)} is all zero in {count(cell.zero, f'{bucket.key.phase} pass')} "
-        f"(first {cell.first_zero})"
+        f"{state_name(cell.event, cell.layer, bucket.key.role)} is all zero in "
+        f"{count(cell.total('zero'), f'{bucket.key.phase} pass')} (first {bucket.place(first)})"
         for bucket in buckets
         for cell in bucket.cells.values()
-        if cell.zero
+        if (first := cell.first("zero")) is not None
     ]
 
 
-def variant_notes(buckets: Sequence[Bucket]) -> list[str]:
-    """Say which copies differ between writers."""
-    return [
-        f"{count(cell.variants, 'copy differs', 'copies differ')} from what the other writers print of "
-        f"{state_name(cell, bucket.key.role)} in {bucket.key.phase} (first {cell.first_variant})"
+def variant_notes(buckets: Sequence[Bucket], writers: int) -> list[str]:
+    """Say that writers differ, in which state first, and who does where prefixes name it; then each kind of state."""
+    odd = [
+        (first, bucket, cell)
         for bucket in buckets
         for cell in bucket.cells.values()
-        if cell.variants
+        if (first := cell.first("variant")) is not None
+    ]
+    if not odd:
+        return []
+    first, bucket, cell = min(odd, key=lambda each: each[0])
+    names = sorted({name for _, _, each in odd for name in each.of("variant") if name})
+    who = f"{and_list(names[:4])} of {writers} writers differ" if names else f"{writers} writers differ"
+    some = {id(each): each for _, each, _ in odd}.values()
+    passes = f"{sum(each.total('odd') for each in some):,} of {sum(each.passes for each in some):,} passes"
+    state = state_name(cell.event, cell.layer, bucket.key.role)
+    return [
+        f"{who}, first in {state} at {bucket.place(first)}, in {passes}",
+        *(
+            f"{count(cell.total('variant'), 'copy differs', 'copies differ')} from what the other writers print of "
+            f"{state_name(cell.event, cell.layer, bucket.key.role)} in {bucket.key.phase} (first {bucket.place(first)})"
+            for first, bucket, cell in odd
+        ),
     ]
 
 
@@ -363,12 +377,8 @@ def join_notes(lineage: Lineage) -> list[str]:
     off = [(key[3], found.heads - found.heads_hold, found) for key, found in joins if found.heads_hold < found.heads]
     if off:
         first = min(found.first_head_off for _, _, found in off if found.first_head_off)
-        layers: dict[int | str | None, int] = {}
-        for _, _, found in off:
-            for layer, number in found.heads_of.items():
-                layers[layer] = layers.get(layer, 0) + number
-        layer = most_common(layers)
-        what = "no capture" if layer == "none" else layer_list([layer])
+        layer = most_common(_heads_of(found for _, _, found in off))
+        what = "no capture" if layer is None else layer_list([layer])
         notes.append(
             f"{_of_all(off, sum(found.heads for _, found in joins))} begin with {what} and not with the lowest layer "
             f"(first {first}): joined in another order, or from something else"

@@ -7,188 +7,227 @@ which of them is wrong; where an error in the log says what was due, it names th
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
-from logscope.model import CAPTURE_EVENTS, ForwardPass, Place, states
-from logscope.queries.captures import in_run
-from logscope.queries.setup import hidden_facts, hidden_of, hidden_sizes
-from logscope.queries.tables import TELLING, table
-from logscope.queries.tally import Tally
+import polars as pl
+
+from logscope.model import Place, states
+from logscope.queries.counts import Counts, Seen
+from logscope.queries.setup import hidden_sizes
+from logscope.queries.tables import TELLING, columns, table
 from logscope.queries.widths import WidthErrors
 from logscope.queries.words import (
     and_list,
     axes,
     count,
     layer_list,
-    layer_name,
     most_common,
     source_name,
     span,
-    whole_numbers,
+    state_name,
     width_words,
 )
-from logscope.report import Column, Context, Item, Report
+from logscope.report import Line, Report
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from logscope.model import Segment
+    from logscope.queries.counts import Bucket, Cell
     from logscope.queries.setup import Sizes
-    from logscope.queries.tally import Bucket, Cell
+    from logscope.report import Context
+    from logscope.tables.tables import Tables
 
 MAX_LISTED = 200
 # A prompt read in pieces of an unknown size is only claimed for pieces at least this long.
 MIN_CHUNK = 256
 
-_KINDS = [
-    *TELLING,
-    Column("what", always=True),
-    Column("phase", always=True),
-    Column("count", align="right"),
-    Column("rows", align="right", always=True),
-    Column("width", always=True),
-    Column("rows_are", "rows are"),
-]
-_SHAPES = [
-    *TELLING,
-    Column("shape", always=True),
-    Column("seen_as", "seen as"),
-    Column("phases", always=True),
-    Column("count", align="right", always=True),
-    Column("first", "first at", always=True),
-]
+_KINDS = columns(f"{TELLING} what! phase! count> rows!> width! rows_are")
+_SHAPE = "shape! seen_as phases! count!> first=first_at!"
+_SHAPES, _NOT_SERVING = columns(f"{TELLING} {_SHAPE}"), columns(f"{TELLING} during {_SHAPE}")
+
+
+@dataclass(slots=True)
+class Extends:
+    """The rows of the extends of one scheduler that follow each other, as far as they may be one prompt in pieces.
+
+    ``lead`` are those before the first border (another pass, or more rows than before), ``trail`` those behind the last
+    one, None without a border; ``closed`` what stands between: rows of the pieces of a prompt, first line -> how often.
+    """
+
+    lead: list[tuple[int, int]] = field(default_factory=list)
+    trail: list[tuple[int, int]] | None = None
+    closed: dict[tuple[int, ...], Seen] = field(default_factory=dict)
+
+    def add(self, rows: int | None, line: int) -> None:
+        """Take the next target pass: its rows where it is an extend."""
+        last = self.lead if self.trail is None else self.trail
+        if rows is None or (last and rows > last[-1][0]):
+            if self.trail is not None:
+                self._close(self.trail)
+            self.trail = []
+        if rows is not None:
+            (self.lead if self.trail is None else self.trail).append((rows, line))
+
+    def merge(self, other: Extends) -> None:
+        """Take what follows."""
+        for rows, line in other.lead:
+            self.add(rows, line)
+        if other.trail is None:
+            return
+        for pieces, seen in other.closed.items():
+            self.closed.setdefault(pieces, Seen()).add(seen)
+        self.add(None, 0)
+        self.trail = list(other.trail)
+
+    def _close(self, passes: list[tuple[int, int]]) -> None:
+        """Split passes of falling rows into prompts: all pieces but the last are equally long."""
+        at = 0
+        while at < len(passes):
+            size = passes[at][0]
+            stop = next((i for i in range(at, len(passes)) if passes[i][0] != size), len(passes))
+            stop = min(stop + (stop - at > 0), len(passes))
+            if stop - at > 1:
+                pieces = tuple(rows for rows, _ in passes[at:stop])
+                if pieces in self.closed or len(self.closed) < MAX_LISTED:
+                    self.closed.setdefault(pieces, Seen()).add(Seen(1, passes[at][1], passes[at][1]))
+            at = stop
+
+    def prompts(self) -> dict[tuple[int, ...], Seen]:
+        """Return the rows of the pieces of every prompt that was read in pieces, as far as the rows tell."""
+        whole = Extends(
+            closed={pieces: Seen(seen.number, seen.first, seen.last) for pieces, seen in self.closed.items()}
+        )
+        for passes in (self.lead, self.trail or []):
+            whole._close(passes)
+        return whole.closed
+
+
+@dataclass(slots=True)
+class Kept:
+    """draft_extend passes of a segment that read fewer rows than were verified, and the clearest of them."""
+
+    passes: int
+    rows: int
+    verified: int
+    verify: Place
+    read: Place
+
+    @property
+    def clear(self) -> bool:
+        """True for the example a reader stumbles over: 3 rows beside 4."""
+        return self.rows == self.verified - 1
+
+
+@dataclass(slots=True)
+class Part:
+    """What a batch contributes."""
+
+    counts: Counts = field(default_factory=Counts)
+    errors: WidthErrors = field(default_factory=WidthErrors)
+    kept: dict[tuple[str, int], Kept] = field(default_factory=dict)
+    extends: dict[tuple[str, int, str], Extends] = field(default_factory=dict)
 
 
 class Shapes:
-    """The fold behind ``logscope shapes``."""
+    """The question behind ``logscope shapes``."""
 
-    kind: ClassVar[str] = "shapes"
+    def partial(self, tables: Tables) -> Part:
+        """Count a batch."""
+        part = Part(Counts.of(tables), WidthErrors.of(tables), _kept(tables))
+        target = tables.passes.filter(pl.col("role") == "target")
+        rows = pl.when(pl.col("phase") == "extend").then("rows")
+        for file, segment, group, number, line in target.select("file", "segment", "group", rows, "line").iter_rows():
+            where = (tables.files[file], segment, source_name(tables.groups[group]))
+            part.extends.setdefault(where, Extends()).add(number, line)
+        return part
 
-    def __init__(self) -> None:
-        self._tally = Tally()
-        self._errors = WidthErrors()
-        self._last_target: dict[tuple[Any, ...], ForwardPass] = {}
-        # (file, segment) -> draft_extend passes that kept fewer rows than were verified: [passes, rows, of, places]
-        self._kept: dict[tuple[str, int], list[Any]] = {}
-        # (file, segment, group) -> the run of extends being read: [rows of each piece, first place]
-        self._pieces: dict[tuple[Any, ...], tuple[list[int], Place]] = {}
-        self._chunked: dict[tuple[str, int], list[Any]] = {}
-        self._embeds: dict[tuple[Any, ...], list[Any]] = {}
+    def combine(self, parts: Sequence[Part]) -> Part:
+        """Add batches up."""
+        made = Part(Counts.sum(part.counts for part in parts), WidthErrors.sum(part.errors for part in parts))
+        for part in parts:
+            for where, kept in part.kept.items():
+                known = made.kept.get(where)
+                best = kept if known is None or (kept.clear and not known.clear) else known
+                passes = kept.passes + (known.passes if known is not None else 0)
+                made.kept[where] = Kept(passes, best.rows, best.verified, best.verify, best.read)
+            for group, extends in part.extends.items():
+                made.extends.setdefault(group, Extends()).merge(extends)
+        return made
 
-    def see(self, item: Item) -> None:
-        """Take one item."""
-        self._tally.see(item)
-        self._errors.see(item)
-        if isinstance(item, ForwardPass):
-            if item.role == "target":
-                self._target(item)
-            else:
-                self._draft(item)
-
-    def _target(self, item: ForwardPass) -> None:
-        where = (item.file, item.segment, item.group)
-        self._last_target[where] = item
-        rows = item.rows
-        if item.phase != "extend" or rows is None:
-            self._close_pieces(where)
-            return
-        pieces, place = self._pieces.get(where, ([], item.place))
-        # All pieces but the last are equally long.
-        if pieces and (rows > pieces[-1] or pieces[-1] != pieces[0]):
-            self._close_pieces(where)
-            pieces, place = [], item.place
-        pieces.append(rows)
-        self._pieces[where] = (pieces, place)
-
-    def _close_pieces(self, where: tuple[Any, ...]) -> None:
-        pieces, place = self._pieces.pop(where, ([], None))
-        if len(pieces) < 2:
-            return
-        segment = self._tally.segments.get(where[:2])
-        size = segment.server_args.get("chunked_prefill_size") if segment is not None else None
-        if pieces[0] != size and (size is not None or pieces[0] < MIN_CHUNK or pieces[1] != pieces[0]):
-            return
-        seen = self._chunked.get(where[:2])
-        if seen is None:
-            self._chunked[where[:2]] = [1, list(pieces), place, pieces[0] == size]
-        else:
-            seen[0] += 1
-
-    def _draft(self, item: ForwardPass) -> None:
-        where = (item.file, item.segment, item.group)
-        read = item.input
-        if read is not None:
-            embeds = whole_numbers(read.first[3].fields.get("embeds"))
-            if embeds is not None:
-                self._embed(item, read.line, embeds)
-        target = self._last_target.get(where)
-        rows = item.rows
-        if item.phase != "draft_extend" or target is None or target.phase != "verify" or rows is None:
-            return
-        verified = target.rows
-        if verified is not None and rows < verified and item.during == "serving":
-            seen = self._kept.setdefault(where[:2], [0, rows, verified, target.place, item.place])
-            # The clearest example is the one a reader stumbles over: 3 rows beside 4.
-            if seen[1] < seen[2] - 1 and rows == verified - 1:
-                seen[1:] = rows, verified, target.place, item.place
-            seen[0] += 1
-
-    def _embed(self, item: ForwardPass, line: int, embeds: list[int]) -> None:
-        key = (item.file, item.segment, item.group, item.phase, item.during, tuple(embeds))
-        seen = self._embeds.get(key)
-        if seen is not None:
-            seen[0] += 1
-        elif len(self._embeds) < MAX_LISTED:
-            self._embeds[key] = [1, line]
-
-    def report(self, context: Context) -> Report:
+    def report(self, part: Part, context: Context) -> Report:
         """Answer."""
-        tally = self._tally
-        for where in list(self._pieces):
-            self._close_pieces(where)
-        sizes = hidden_sizes(tally)
-        buckets = [bucket for bucket in tally.ordered() if bucket.key.during == "serving"]
-        apart = [bucket for bucket in tally.ordered() if bucket.key.during != "serving"]
+        return _Answer(part, context).report()
+
+
+def _kept(tables: Tables) -> dict[tuple[str, int], Kept]:
+    """Return by segment the served passes of the draft that read fewer rows than the target verified before them."""
+    fewer = (
+        (pl.col("phase") == "draft_extend") & (pl.col("during") == "serving") & (pl.col("rows") < pl.col("due_rows"))
+    )
+    found = {}
+    for (file, segment), some in tables.passes.filter(fewer).group_by("file", "segment", maintain_order=True):
+        clear = some.filter(pl.col("rows") == pl.col("due_rows") - 1)
+        rows, verified, due, line = (
+            (clear if clear.height else some).select("rows", "due_rows", "due_line", "line").row(0)
+        )
+        name = tables.files[file]
+        found[name, segment] = Kept(some.height, rows, verified, Place(name, due), Place(name, line))
+    return found
+
+
+class _Answer:
+    """The answer while it is made."""
+
+    def __init__(self, part: Part, context: Context) -> None:
+        self._part, self._context = part, context
+        self._counts = part.counts
+        self._sizes = hidden_sizes(part.counts)
+
+    def report(self) -> Report:
+        counts, sizes, context = self._counts, self._sizes, self._context
+        buckets, apart = counts.ordered(serving=True), counts.ordered(serving=False)
         report = Report("shapes", "", accounting=context.accounting)
-        kinds = [row for bucket in buckets or apart for row in self._kind_rows(bucket, sizes)]
+        kinds = [row for bucket in buckets or apart for row in self._kind_rows(bucket)]
         report.tables["kinds"] = table(_KINDS, kinds, title="what each width is, and what its rows are")
-        rows, left_out = self._shape_rows(buckets, sizes, ())
+        rows, left_out = self._shape_rows(buckets, ())
         caption = f"{left_out:,} further shapes are counted in the table above only." if left_out else None
         report.tables["shapes"] = table(_SHAPES, rows, title="every shape while serving", caption=caption)
-        others, _ = self._shape_rows(apart, sizes, ("during",))
+        others, _ = self._shape_rows(apart, ("during",))
         if others:
-            columns = [*TELLING, Column("during"), *_SHAPES[len(TELLING) :]]
-            report.tables["not_serving"] = table(columns, others, title="in warm-up and graph capture (dummy input)")
-        report.notes = self._explanations(sizes)
-        report.headline = self._headline(buckets or apart, sizes, serving=bool(buckets))
-        report.facts = {
-            "hidden": hidden_facts(sizes),
-            "shapes": len(rows) + left_out,
-        }
+            report.tables["not_serving"] = table(
+                _NOT_SERVING, others, title="in warm-up and graph capture (dummy input)"
+            )
+        errors = [said for _, said in self._part.errors.words(counts, sizes)]
+        report.notes = [*errors, *self._explanations()]
+        report.headline = _headline(buckets or apart, sizes, serving=bool(buckets))
+        report.facts = {"hidden": sizes.facts(), "shapes": len(rows) + left_out}
+        lines = [Line("error", "width", said) for said in errors]
+        lines.append(Line("ok" if sizes else "unknown", "shapes", report.headline))
+        report.screen = [context.heading(), "", *map(context.short, lines)]
+        if kinds:
+            report.screen += ["", table(_KINDS, kinds)]
+        explained = [context.short(Line(None, "note", said)) for said in report.notes[len(errors) :][:2]]
+        report.screen += ["", *explained] if explained else []
+        report.next = context.command("captures")
         return report
 
-    def _kind_rows(self, bucket: Bucket, sizes: Sizes) -> list[dict[str, Any]]:
-        key = bucket.key
-        hidden = hidden_of(bucket, sizes)
+    def _kind_rows(self, bucket: Bucket) -> list[dict[str, Any]]:
+        key, hidden = bucket.key, self._sizes.of(bucket)
         grouped: dict[tuple[str, int], list[tuple[Cell, tuple[int, ...], int]]] = {}
         for cell in bucket.cells.values():
-            for shape, (number, _) in cell.shapes.items():
+            for shape, number in cell.numbers("shape").items():
                 grouped.setdefault((cell_name(cell, key.role), shape[-1]), []).append((cell, shape, number))
         out = []
         for (what, width), found in grouped.items():
             heights = [shape[0] for _, shape, _ in found if len(shape) > 1]
-            layers = list(dict.fromkeys(cell.layer for cell, _, _ in found if cell.event in CAPTURE_EVENTS))
+            layers = list(dict.fromkeys(cell.layer for cell, _, _ in found if cell.captured))
+            ordered = layer_list(sorted(layers, key=lambda each: -1 if each is None else each))
             out.append(
                 {
-                    "file": key.file,
-                    "segment": key.segment,
-                    "source": source_name(key.group),
-                    "site": key.site,
-                    "what": f"{what}, {layer_list(sorted(layers, key=lambda each: -1 if each is None else each))}"
-                    if layers
-                    else what,
-                    "phase": key.phase,
-                    "during": key.during,
+                    **key._asdict(),
+                    "what": f"{what}, {ordered}" if layers else what,
                     "count": sum(number for _, _, number in found),
                     "rows": span(min(heights), max(heights)) if heights else "",
                     "width": states(width, hidden) if hidden else width_words(width, None),
@@ -199,63 +238,54 @@ class Shapes:
 
     def _rows_are(self, bucket: Bucket, cell: Cell) -> str:
         """Say in words what a row of this kind is, as far as the set-up tells."""
-        key = bucket.key
-        mode = most_common(cell.modes)
+        key, mode = bucket.key, cell.mostly("mode")
         if mode in ("LAST", "1") and key.role == "draft":
             if key.phase == "decode":
                 return f"all rows (mode {mode})"
             return f"the last row of each request (mode {mode})"
-        segment = self._tally.segments.get((key.file, key.segment))
+        segment = self._counts.segments.get(key[:2])
         draft_tokens = segment.num_draft_tokens if segment is not None else None
         topk = segment.topk if segment is not None else None
         tokens = f"{draft_tokens} draft tokens" if draft_tokens is not None else "draft tokens"
-        if key.phase == "extend":
-            return "new tokens of the prompts"
-        if key.phase == "verify":
-            return f"requests x {tokens}"
-        if key.phase == "draft_extend":
-            return "accepted tokens only" if (key.file, key.segment) in self._kept else f"requests x {tokens}"
-        if key.phase == "decode" and key.role == "draft":
-            return f"requests x topk {topk}" if topk is not None else "requests x topk"
-        return "requests" if key.phase == "decode" else "not known"
+        if key.phase == "decode":
+            return "requests" if key.role == "target" else f"requests x topk{'' if topk is None else f' {topk}'}"
+        if key.phase == "draft_extend" and key[:2] in self._part.kept:
+            return "accepted tokens only"
+        fixed = {
+            "extend": "new tokens of the prompts",
+            "verify": f"requests x {tokens}",
+            "draft_extend": f"requests x {tokens}",
+        }
+        return fixed.get(key.phase, "not known")
 
-    def _shape_rows(
-        self, buckets: Iterable[Bucket], sizes: Sizes, more: tuple[str, ...]
-    ) -> tuple[list[dict[str, Any]], int]:
+    def _shape_rows(self, buckets: Iterable[Bucket], more: tuple[str, ...]) -> tuple[list[dict[str, Any]], int]:
         """Return one row per distinct shape of a run, by width and rows, and how many are left out."""
         found: dict[tuple[Any, ...], dict[str, Any]] = {}
         left_out = 0
         for bucket in buckets:
-            key = bucket.key
-            hidden = hidden_of(bucket, sizes)
+            key, hidden = bucket.key, self._sizes.of(bucket)
+            cells = bucket.cells.values()
             entries = [
-                (shape, cell_name(cell, key.role), number, line)
-                for cell in bucket.cells.values()
-                for shape, (number, line) in cell.shapes.items()
+                (shape, cell_name(cell, key.role), seen) for cell in cells for shape, seen in cell.of("shape").items()
             ]
-            left_out += sum(cell.shapes_left_out for cell in bucket.cells.values())
-            for (file, segment, group, phase, during, shape), (number, line) in self._embeds.items():
-                if (file, segment, group, phase, during) == (*key[:3], key.phase, key.during) and key.role == "draft":
-                    entries.append((shape, "embeds", number, line))
-            for shape, name, number, line in entries:
+            entries += [(shape, "embeds", seen) for cell in cells for shape, seen in cell.of("embeds").items()]
+            left_out += sum(cell.left_out.get("shape", 0) for cell in cells)
+            for shape, name, seen in entries:
                 named = axes(shape, hidden)
-                at = (*key[:3], named, *(getattr(key, field) for field in more))
-                row = found.get(at)
-                if row is None:
-                    row = found[at] = {
-                        "file": key.file,
-                        "segment": key.segment,
-                        "source": source_name(key.group),
-                        "during": key.during,
+                row = found.setdefault(
+                    (*key[:3], named, *(getattr(key, field_) for field_ in more)),
+                    {
+                        **{name: getattr(key, name) for name in ("file", "segment", "source", "during")},
                         "shape": named,
                         "sizes": list(shape),
                         "seen_as": {},
                         "phases": {},
                         "count": 0,
-                        "line": line,
-                    }
-                row["count"] += number
-                row["line"] = min(row["line"], line)
+                        "line": seen.first,
+                    },
+                )
+                row["count"] += seen.number
+                row["line"] = min(row["line"], seen.first)
                 row["seen_as"][name] = None
                 row["phases"][f"{key.role} {key.phase}".replace("draft draft_extend", "draft_extend")] = None
         rows = sorted(found.values(), key=lambda row: (row["file"], row["segment"], row["sizes"][::-1]))
@@ -267,158 +297,132 @@ class Shapes:
 
     # -- what needs words ---------------------------------------------------------------------------------------------
 
-    def _explanations(self, sizes: Sizes) -> list[str]:
-        tally = self._tally
-        notes = [said for _, said in self._errors.words(tally, sizes)]
-        for (file, number), segment in tally.segments.items():
-            buckets = [
+    def _explanations(self) -> list[str]:
+        counts, notes = self._counts, []
+        for (file, number), segment in counts.segments.items():
+            served = [
                 bucket
-                for bucket in tally.buckets.values()
+                for bucket in counts.buckets.values()
                 if bucket.key[:2] == (file, number) and bucket.key.during == "serving"
             ]
-            notes += [in_run(tally, file, number, said) for said in self._within(segment, buckets, sizes)]
-        notes += self._between()
-        notes += _models(sizes)
-        return notes
+            notes += [counts.in_run(file, number, said) for said in self._within(segment, served)]
+        return [*notes, *_between(counts), *_models(self._sizes)]
 
-    def _within(self, segment: Segment, buckets: list[Bucket], sizes: Sizes) -> list[str]:
+    def _within(self, segment: Segment, buckets: list[Bucket]) -> list[str]:
         """Explain what a reader would stumble over inside one run."""
         notes = []
-        where = (segment.file, segment.number)
-        draft_tokens = segment.num_draft_tokens
-        hidden = next((size.size for key, size in sizes.items() if key[:2] == where), None)
-        joins = [(bucket, number, width) for bucket in buckets for number, width in bucket.joins]
-        numbers = sorted({number for bucket, number, _ in joins if bucket.key.role == "target" and number})
-        for number in numbers:
-            if number == draft_tokens:
-                sets = [bucket.usual for bucket in buckets if bucket.usual and len(bucket.usual) == number]
-                named = f" ({layer_list(sets[0])})" if sets else ""
-                notes.append(
-                    f"{number} rows and {number} states are different things: verify reads {number} rows = 1 request x "
-                    f"{draft_tokens} draft tokens, and {number} states{named} stand side by side in one row"
-                    + (f" of {number * hidden}" if hidden else "")
-                )
-        kept = self._kept.get(where)
-        if kept is not None:
-            passes, rows, verified, verify_at, kept_at = kept
-            read = f"verify reads {count(verified, 'row')}"
-            if draft_tokens:
-                read = f"verify reads {count(verified // draft_tokens, 'request')} x {draft_tokens} draft tokens"
+        where, draft_tokens = (segment.file, segment.number), segment.num_draft_tokens
+        known = self._sizes.in_segment(*where)
+        hidden = known.size if known is not None else None
+        joins = {number for bucket in buckets if bucket.key.role == "target" for number, _ in bucket.of("join")}
+        if draft_tokens and draft_tokens in joins:
+            sets = [bucket.usual for bucket in buckets if bucket.usual and len(bucket.usual) == draft_tokens]
+            named = f" ({layer_list(sets[0])})" if sets else ""
             notes.append(
-                f"{verified} rows and {count(rows, 'row')} of the same width differ in rows, not in states: {read} "
-                f"({verify_at}), draft_extend kept {count(rows, 'accepted row')} ({kept_at}); so in "
-                f"{count(passes, 'pass')} (spec v1)"
+                f"{draft_tokens} rows and {draft_tokens} states are different things: verify reads {draft_tokens} rows "
+                f"= 1 request x {draft_tokens} draft tokens, and {draft_tokens} states{named} stand side by side in one"
+                f" row{f' of {draft_tokens * hidden}' if hidden else ''}"
             )
-        both = _widths_of_join(buckets)
-        if both is not None:
-            target, draft = both
+        kept = self._part.kept.get(where)
+        if kept is not None:
+            read = f"verify reads {count(kept.verified, 'row')}"
+            if draft_tokens:
+                read = f"verify reads {count(kept.verified // draft_tokens, 'request')} x {draft_tokens} draft tokens"
+            notes.append(
+                f"{kept.verified} rows and {count(kept.rows, 'row')} of the same width differ in rows, not in states: "
+                f"{read} ({kept.verify}), draft_extend kept {count(kept.rows, 'accepted row')} ({kept.read}); so in "
+                f"{count(kept.passes, 'pass')} (spec v1)"
+            )
+        target, draft = (_usual_join(buckets, role) for role in ("target", "draft"))
+        if target is not None and draft is not None and target != draft:
             notes.append(
                 f"aux concat prints two widths: {states(target, hidden)} is what the target joined, "
                 f"{states(draft, hidden)} is the draft's own output (the draft shares the logits processor)"
             )
-        read_widths = {
-            shape[-1]: bucket.key.phase
-            for bucket in buckets
-            if bucket.key.role == "draft"
-            for cell in bucket.cells.values()
-            if cell.event == "forward"
-            for shape in cell.shapes
-        }
+        drafts = [bucket for bucket in buckets if bucket.key.role == "draft"]
+        inputs = [cell for bucket in drafts for cell in bucket.cells.values() if cell.event == "forward"]
+        read_widths = {shape[-1] for cell in inputs for shape in cell.of("shape")}
         if hidden and len(read_widths) > 1 and hidden in read_widths:
-            wide = max(read_widths)
             notes.append(
-                f"the draft reads {states(wide, hidden)} after a target pass, and {hidden} in its decode steps, where "
-                "it continues from its own output and needs no fc"
+                f"the draft reads {states(max(read_widths), hidden)} after a target pass, and {hidden} in its decode "
+                "steps, where it continues from its own output and needs no fc"
             )
-        notes += _ambiguous_rows(buckets)
-        notes += _odd_rows(buckets, draft_tokens)
-        chunked = self._chunked.get(where)
-        if chunked is not None:
-            times, pieces, place, known = chunked
-            how = f"chunked_prefill_size is {pieces[0]}" if known else "they follow each other and are equally long"
-            notes.append(
-                f"{len(pieces)} extend passes of {span(min(pieces), max(pieces))} rows from {place} are one prompt of "
-                f"{sum(pieces):,} rows read in pieces ({how}), not more captures; norms of pieces add in quadrature"
-                + (f"; so {times} times" if times > 1 else "")
-            )
-        return notes
+        return [*notes, *_ambiguous_rows(buckets), *_odd_rows(buckets, draft_tokens), *self._pieces(segment)]
 
-    def _between(self) -> list[str]:
-        """Explain rows that differ between runs because the servers were configured otherwise."""
-        tokens: dict[int, list[str]] = {}
-        for (_, number), segment in self._tally.segments.items():
-            if segment.num_draft_tokens is not None:
-                tokens.setdefault(segment.num_draft_tokens, []).append(str(number))
-        if len(tokens) < 2:
+    def _pieces(self, segment: Segment) -> list[str]:
+        """Say when several extends are one prompt that was read in pieces."""
+        size = segment.server_args.get("chunked_prefill_size")
+        prompts: dict[tuple[int, ...], Seen] = {}
+        for key, extends in self._part.extends.items():
+            for pieces, seen in extends.prompts().items() if key[:2] == (segment.file, segment.number) else ():
+                if pieces[0] == size or (size is None and pieces[0] >= MIN_CHUNK and pieces[1] == pieces[0]):
+                    prompts.setdefault(pieces, Seen()).add(seen)
+        if not prompts:
             return []
-        parts = [
-            f"{draft_tokens} rows a request in run{'s' * (len(runs) > 1)} {and_list(runs)}"
-            for draft_tokens, runs in tokens.items()
+        pieces, seen = min(prompts.items(), key=lambda each: each[1].first)
+        times = sum(each.number for each in prompts.values())
+        how = f"chunked_prefill_size is {size}" if size is not None else "they follow each other and are equally long"
+        place = Place(segment.file, seen.first)
+        return [
+            f"{len(pieces)} extend passes of {span(min(pieces), max(pieces))} rows from {place} are one prompt of "
+            f"{sum(pieces):,} rows read in pieces ({how}), not more captures; norms of pieces add in quadrature"
+            + (f"; so {times} times" if times > 1 else "")
         ]
-        numbers = and_list([str(each) for each in tokens])
-        why = "a difference of configuration in rows, not of states and not an error"
-        return [f"verify reads {and_list(parts)}, because num_draft_tokens is {numbers}: {why}"]
 
-    def _headline(self, buckets: list[Bucket], sizes: Sizes, *, serving: bool) -> str:
-        if not buckets:
-            return "no forward pass is printed in this log, so there is no shape to explain."
-        hidden = sorted({size.size for size in sizes.values()})
-        joined: list[str] = []
-        for bucket in buckets:
-            if bucket.key.role == "target":
-                size = hidden_of(bucket, sizes)
-                joined += [states(width, size) for _, width in bucket.joins if width is not None]
-        rows = [
-            f"{bucket.key.phase} {span(bucket.rows_min, bucket.rows_max)}"
-            for bucket in buckets
-            if bucket.key.role == "target" and bucket.rows_min is not None
-        ]
-        parts = [f"hidden {and_list([str(size) for size in hidden])}"] if hidden else ["hidden size not known"]
-        if joined:
-            parts.append(f"joined {and_list(list(dict.fromkeys(joined)))}")
-        if rows:
-            parts.append(f"target rows: {', '.join(dict.fromkeys(rows))}")
-        return ("" if serving else "no serving pass; ") + "; ".join(parts) + "."
+
+def _between(counts: Counts) -> list[str]:
+    """Explain rows that differ between runs because the servers were configured otherwise."""
+    tokens: dict[int, list[str]] = {}
+    for (_, number), segment in counts.segments.items():
+        if segment.num_draft_tokens is not None:
+            tokens.setdefault(segment.num_draft_tokens, []).append(str(number))
+    if len(tokens) < 2:
+        return []
+    parts = [f"{each} rows a request in run{'s' * (len(runs) > 1)} {and_list(runs)}" for each, runs in tokens.items()]
+    numbers = and_list([str(each) for each in tokens])
+    why = "a difference of configuration in rows, not of states and not an error"
+    return [f"verify reads {and_list(parts)}, because num_draft_tokens is {numbers}: {why}"]
+
+
+def _headline(buckets: list[Bucket], sizes: Sizes, *, serving: bool) -> str:
+    if not buckets:
+        return "no forward pass is printed in this log, so there is no shape to explain."
+    hidden = sorted({size.size for size in sizes.values()})
+    targets = [bucket for bucket in buckets if bucket.key.role == "target"]
+    joins = [(width, sizes.of(bucket)) for bucket in targets for _, width in bucket.of("join")]
+    joined = [states(width, size) for width, size in joins if width is not None]
+    rows = [f"{bucket.key.phase} {span(*bucket.rows)}" for bucket in targets if bucket.rows[0] is not None]
+    parts = [f"hidden {and_list([str(size) for size in hidden])}"] if hidden else ["hidden size not known"]
+    if joined:
+        parts.append(f"joined {and_list(list(dict.fromkeys(joined)))}")
+    if rows:
+        parts.append(f"target rows: {', '.join(dict.fromkeys(rows))}")
+    return ("" if serving else "no serving pass; ") + "; ".join(parts) + "."
 
 
 def cell_name(cell: Cell, role: str) -> str:
-    """Return what a record holds, in words: the event names of two dialects mean the same tensor."""
-    if cell.event in CAPTURE_EVENTS:
-        return "hidden capture"
-    if cell.event == "aux_concat":
-        return "joined state" if role == "target" else "draft output"
-    return {
-        "forward": "draft input",
-        "fc_output": "fc output",
-        "forward_end": "target output",
-    }.get(cell.event, cell.event.replace("_", " "))
+    """Return what a record holds, in words, whatever its layer."""
+    return "hidden capture" if cell.captured else state_name(cell.event, cell.layer, role)
 
 
-def state_name(cell: Cell, role: str) -> str:
-    """Return the same with the layer of a capture."""
-    return layer_name(cell.event, cell.layer) if cell.event in CAPTURE_EVENTS else cell_name(cell, role)
-
-
-def _widths_of_join(buckets: list[Bucket]) -> tuple[int, int] | None:
-    """Return the widths of the target's and the draft's ``aux_concat`` where they differ."""
-    widths: dict[str, dict[int, int]] = {"target": {}, "draft": {}}
+def _usual_join(buckets: list[Bucket], role: str) -> int | None:
+    """Return the usual width of the ``aux_concat`` of one model."""
+    widths: dict[int, int] = {}
     for bucket in buckets:
-        for (_, width), (passes, _) in bucket.joins.items():
+        for (_, width), number in bucket.numbers("join").items() if bucket.key.role == role else ():
             if width is not None:
-                counts = widths[bucket.key.role]
-                counts[width] = counts.get(width, 0) + passes
-    target, draft = most_common(widths["target"]), most_common(widths["draft"])
-    return (target, draft) if target is not None and draft is not None and target != draft else None
+                widths[width] = widths.get(width, 0) + number
+    usual: int | None = most_common(widths)
+    return usual
 
 
 def _heights(bucket: Bucket) -> dict[int, int]:
     """Return the rows of the captures of a bucket, each with the first line where they stand."""
     rows: dict[int, int] = {}
     for cell in bucket.cells.values():
-        if cell.event in CAPTURE_EVENTS:
-            for shape, (_, line) in cell.shapes.items():
-                if len(shape) > 1:
-                    rows[shape[0]] = min(line, rows.get(shape[0], line))
+        for shape, seen in cell.of("shape").items() if cell.captured else ():
+            if len(shape) > 1:
+                rows[shape[0]] = min(seen.first, rows.get(shape[0], seen.first))
     return rows
 
 
@@ -436,7 +440,7 @@ def _ambiguous_rows(buckets: list[Bucket]) -> list[str]:
         return []
     rows = shared[0]
     (first, first_line), (other, other_line) = extend[rows], verify[rows]
-    how = and_list(sorted({str(most_common(first.evidence)), str(most_common(other.evidence))}))
+    how = and_list(sorted({str(first.mostly("evidence")), str(other.mostly("evidence"))}))
     at, there = Place(first.key.file, first_line), Place(other.key.file, other_line)
     tokens = count(rows, "new token")
     return [f"{count(rows, 'row')} can be either: an extend of {tokens} at {at}, a verify at {there} (known by {how})"]

@@ -7,47 +7,43 @@ that belongs to different runs, models or sources.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+import re
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
 
-from logscope.model import CAPTURE_EVENTS, ForwardPass, Segment, states
+import polars as pl
+
+from logscope.model import Place, states
+from logscope.queries.acceptance.lines import Lines
+from logscope.queries.acceptance.report import Accept
+from logscope.queries.acceptance.series import Acceptance
 from logscope.queries.captures import (
+    captured_by_run,
     captured_layers,
     captured_words,
     copies_notes,
-    in_run,
-    joined_words,
     mode_notes,
-    per_pass,
     unknown_notes,
 )
-from logscope.queries.folded import Accepted
+from logscope.queries.counts import Counts
 from logscope.queries.lineage import Lineage
-from logscope.queries.norms import (
-    first_non_finite,
-    join_notes,
-    lineage_facts,
-    lineage_notes,
-    non_finite_notes,
-    norm_rows,
-    variant_notes,
-    zero_notes,
-)
-from logscope.queries.setup import Graphs, hidden_of, hidden_sizes
-from logscope.queries.shapes import state_name
-from logscope.queries.tables import FILE, SEGMENT, SITE, SOURCE, table, without_empty
-from logscope.queries.tally import Tally
+from logscope.queries.norms import lineage_facts, lineage_notes, not_told_apart, state_lines
+from logscope.queries.rows import joined_words, pass_row, same_states, state_row
+from logscope.queries.setup import graphs, hidden_by_graphs, hidden_sizes
+from logscope.queries.tables import TELLING, columns, table, without_empty
 from logscope.queries.widths import WidthErrors
-from logscope.queries.words import and_list, axes, count, layer_list, most_common, source_name, span, width_words
-from logscope.report import Column, Context, Item, Report, Table
+from logscope.queries.words import EMBEDDING, and_list, count, layer_list, most_common, span
+from logscope.report import Line, Report, Table
 from logscope.versions import SIGNS, EraWatch
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from logscope.model import ServerEvent
+    from logscope.model import Payload, Segment
+    from logscope.queries.counts import Bucket
     from logscope.queries.setup import Sizes
-    from logscope.queries.tally import Bucket, Cell
-    from logscope.queries.widths import Wrong
+    from logscope.report import Column, Context, Mark
+    from logscope.tables.tables import Tables
 
 # What ends a run or makes its numbers doubtful; each is shown with its first place.
 ERRORS = {
@@ -65,184 +61,146 @@ ERRORS = {
     "retract": "requests retracted for want of memory",
 }
 MAX_NOTES = 6
-_SEGMENTS = [
-    FILE,
-    SEGMENT,
-    Column("line", "from line", align="right"),
-    Column("spec", always=True),
-    Column("num_steps", "draft steps", align="right", always=True),
-    Column("topk", align="right", always=True),
-    Column("num_draft_tokens", "draft tokens", align="right", always=True),
-    Column("tp_size", "tp", align="right"),
-    Column("graphs", "CUDA graphs", always=True),
-    Column("writers", align="right"),
-    Column("ready", "ready at line", align="right"),
-    Column("version", "SGLang"),
-    Column("model"),
-]
-_PHASES = [
-    FILE,
-    SEGMENT,
-    SOURCE,
-    SITE,
-    Column("role", always=True),
-    Column("phase", always=True),
-    Column("passes", align="right", always=True),
-    Column("rows_min", "rows min", align="right", always=True),
-    Column("rows_max", "max", align="right", always=True),
-    Column("hidden_captures", "hidden captures", align="right", always=True),
-    Column("per_pass", "per pass", align="right", always=True),
-    Column("copies", align="right"),
-    Column("known_by", "phase known by"),
-]
-_STATISTICS = [
-    Column("rms_min", "rms min", align="right"),
-    Column("rms_median", "median", align="right"),
-    Column("rms_max", "max", align="right"),
-    Column("non_finite", "nan or inf", align="right", always=True),
-    Column("zero", align="right", always=True),
-]
+# On the screen: matters in order, and how many lines of one at most (1 unless said).
+_ORDER = (
+    "errors", "accept", "captured", "joined", "draft reads", "values", "ranks", "hidden", "mode", "embedding", "memory",
+    "phase", "same", "reading", "passes",
+)  # fmt: skip
+_MOST = {"errors": 2, "accept": 3, "captured": 4, "reading": 3}
+# Matters that lead the headline when they are bad news, those that are noted though they are none, and where a sentence
+# may end.
+_LEADING = frozenset({"errors", "joined", "draft reads", "values", "ranks", "hidden", "mode"})
+_NOTED = frozenset({"embedding", "copies", "phase", "same", "reading"})
+_SHORT = re.compile(r" \(first |, since |; |: |, in ")
+_SETUP = {
+    "spec": "{}", "num_steps": "{} steps", "topk": "topk {}", "num_draft_tokens": "{} draft tokens", "tp_size": "tp {}",
+    "graphs": "graphs {}", "version": "SGLang {}",
+}  # fmt: skip
+_SEGMENTS = columns(
+    "file segment=run> line=from_line> spec! num_steps=draft_steps!> topk!> num_draft_tokens=draft_tokens!> "
+    "tp_size=tp> graphs=CUDA_graphs! writers> ready=ready_at_line> version=SGLang model"
+)
+_PHASES = columns(
+    f"{TELLING} role! phase! passes!> rows_min!> rows_max=max!> hidden_captures!> per_pass!> copies> "
+    "known_by=phase_known_by"
+)
 # Less needed to the right: a narrow window gives up columns from there.
-_CAPTURES = [
-    FILE,
-    SEGMENT,
-    SOURCE,
-    Column("layer", "before layer", align="right", always=True),
-    Column("phase", always=True),
-    Column("count", align="right", always=True),
-    Column("shapes", always=True),
-    *_STATISTICS,
-    Column("copies", align="right"),
-    Column("event"),
-    SITE,
-    Column("role"),
-]
-_STATES = [
-    FILE,
-    SEGMENT,
-    SOURCE,
-    Column("state", always=True),
-    Column("phase", always=True),
-    Column("count", align="right", always=True),
-    Column("shapes", always=True),
-    *_STATISTICS,
-    Column("copies", align="right"),
-    Column("role"),
-]
-_ACCEPT = [
-    FILE,
-    SEGMENT,
-    Column("origin", always=True),
-    Column("lines", align="right", always=True),
-    Column("accept_len_mean", "accept len mean", align="right", always=True),
-    Column("min", align="right", always=True),
-    Column("max", align="right", always=True),
-    Column("rate_words", "accept rate is", always=True),
-    Column("throughput_median", "throughput median", align="right", unit="token/s"),
-    Column("throughput_max", "max", align="right", unit="token/s"),
-]
-_DURING = Column("during", always=True)
-_APART = [
-    FILE,
-    SEGMENT,
-    SOURCE,
-    _DURING,
-    Column("role", always=True),
-    Column("phases", always=True),
-    Column("hidden_captures", "hidden captures", align="right", always=True),
-]
+_CELLS = "rms_min> rms_median=median> rms_max=max> non_finite=nan_or_inf!> zero!> copies>"
+_CAPTURES = columns(f"file segment=run> source layer=before_layer!> phase! count!> shapes! {_CELLS} event site role")
+_STATES = columns(f"file segment=run> source state! phase! count!> shapes! {_CELLS} role")
+_ACCEPT = columns(
+    "file segment=run> origin! lines!> accept_len_mean!> min!> max!> rate_words=accept_rate_is! "
+    "throughput_median>token/s throughput_max=max>token/s"
+)
+_APART = columns("file segment=run> source during! role! phases! hidden_captures!>")
+_ORIGINS = columns("file! origin=from! fetched! copy")
 
 
-_ORIGINS = [
-    Column("file", always=True),
-    Column("origin", "from", always=True),
-    Column("fetched", always=True),
-    Column("copy"),
-]
+@dataclass(slots=True)
+class Trouble:
+    """One kind of error of a segment: how often, where first, and what it says there."""
+
+    number: int
+    place: Place
+    words: str
 
 
-class Note(NamedTuple):
-    """One thing to know: the sentence, and its short form where it belongs into the headline."""
+@dataclass(slots=True)
+class Part:
+    """What a batch contributes. ``signs``: the distinct lines that tell the release, by segment and what tells it."""
 
-    text: str
-    headline: str | None = None
+    counts: Counts = field(default_factory=Counts)
+    lineage: Lineage = field(default_factory=Lineage)
+    widths: WidthErrors = field(default_factory=WidthErrors)
+    accept: Lines = field(default_factory=Lines)
+    seen: dict[str, int] = field(default_factory=dict)
+    trouble: dict[tuple[str, int, str], Trouble] = field(default_factory=dict)
+    signs: dict[tuple[Any, ...], Payload] = field(default_factory=dict)
 
 
 class Summarize:
-    """The fold behind ``logscope summarize``."""
-
-    kind: ClassVar[str] = "summarize"
+    """The question behind ``logscope summarize``."""
 
     def __init__(self) -> None:
-        self._tally = Tally()
-        self._graphs = Graphs()
-        self._lineage = Lineage()
-        self._errors = WidthErrors()
-        self._eras: dict[tuple[str, int], EraWatch] = {}
-        self._lengths = Accepted()
-        self._seen: dict[str, int] = {}
-        # (file, segment, event) -> [count, first place, in words]
-        self._trouble: dict[tuple[str, int, str], list[Any]] = {}
+        self._accept = Accept()
 
-    def see(self, item: Item) -> None:
-        """Take one item."""
-        if isinstance(item, ForwardPass):
-            self._tally.see(item)
-            segment = self._tally.segments.get((item.file, item.segment))
-            self._lineage.see(item, None if segment is None else segment.topk)
-            self._errors.see(item)
-        elif isinstance(item, Segment):
-            self._tally.see(item)
-            self._lengths.see(item)
-            self._eras[item.file, item.number] = EraWatch(item)
-        else:
-            self._server(item)
-
-    def _server(self, item: ServerEvent) -> None:
-        payload = item.occurrence[3]
-        event = payload.event
-        self._seen[event] = self._seen.get(event, 0) + 1
-        if payload.site is not None:
-            self._tally.see(item)
-            return
-        self._lengths.see(item)
-        if event == "decode_stats":
-            self._graphs.see(item)
-        elif event in ERRORS:
-            self._errors.see(item)
-            self._note_trouble(item)
-        if event in SIGNS and (era := self._eras.get((item.file, item.segment))) is not None:
-            era.server(payload)
-
-    def _note_trouble(self, item: ServerEvent) -> None:
-        payload = item.payload
-        key = (item.file, item.segment, payload.event)
-        seen = self._trouble.get(key)
-        if seen is None:
-            said = payload.fields.get("exception")
-            message = payload.fields.get("message")
+    def partial(self, tables: Tables) -> Part:
+        """Count a batch."""
+        part = Part(Counts.of(tables), Lineage.of(tables), WidthErrors.of(tables), self._accept.partial(tables))
+        server = tables.server.with_row_index("row").with_columns(pl.col("event").cast(pl.String))
+        part.seen = dict(server.group_by("event", maintain_order=True).len().iter_rows())
+        where = ["file", "segment", "event"]
+        found = server.filter(pl.col("event").is_in(list(ERRORS))).group_by(where, maintain_order=True)
+        for file, segment, event, number, row, line in found.agg(pl.len(), pl.col("row", "line").first()).iter_rows():
+            fields, name = tables.payload(row).fields, tables.files[file]
+            said, message = fields.get("exception"), fields.get("message")
             words = f"{said}: {message}" if said and message else said or ""
-            self._trouble[key] = [1, item.place, str(words)]
-        else:
-            seen[0] += 1
+            part.trouble[name, segment, event] = Trouble(number, Place(name, line), str(words))
+        # Statistics lines of one server are alike; of the others there are few.
+        signs = server.filter(pl.col("event").is_in(list(SIGNS)))
+        often = pl.col("event").is_in(["decode_stats", "prefill_stats"])
+        for some, kept in ((signs.filter(often), 2), (signs.filter(~often), 64)):
+            for row, file, segment, event in (
+                some.group_by(where).head(kept).sort("row").select("row", *where).iter_rows()
+            ):
+                payload = tables.payload(row)
+                told = (event, frozenset(payload.fields), *(str(payload.fields.get(name)) for name in ("what", "type")))
+                part.signs.setdefault((tables.files[file], segment, *told), payload)
+        return part
 
-    # -- the answer ---------------------------------------------------------------------------------------------------
+    def combine(self, parts: Sequence[Part]) -> Part:
+        """Add batches up."""
+        made = Part(
+            Counts.sum(part.counts for part in parts),
+            Lineage.sum(part.lineage for part in parts),
+            WidthErrors.sum(part.widths for part in parts),
+            self._accept.combine([part.accept for part in parts]),
+        )
+        for part in parts:
+            for event, number in part.seen.items():
+                made.seen[event] = made.seen.get(event, 0) + number
+            for key, trouble in part.trouble.items():
+                before = made.trouble.get(key)
+                number = trouble.number + (before.number if before is not None else 0)
+                first = before or trouble
+                made.trouble[key] = Trouble(number, first.place, first.words)
+            for sign, payload in part.signs.items():
+                made.signs.setdefault(sign, payload)
+        return made
 
-    def report(self, context: Context) -> Report:
+    def report(self, part: Part, context: Context) -> Report:
         """Answer."""
-        tally = self._tally
-        sizes = hidden_sizes(tally)
-        serving = [bucket for bucket in tally.ordered() if bucket.key.during == "serving"]
-        apart = [bucket for bucket in tally.ordered() if bucket.key.during != "serving"]
+        return _Answer(part, context, self._accept).report()
+
+
+class _Answer:
+    """The answer while it is made."""
+
+    def __init__(self, part: Part, context: Context, accept: Accept) -> None:
+        self.part, self.context = part, context
+        self.counts, self.lineage = part.counts, part.lineage
+        self.sizes = hidden_sizes(part.counts)
+        self.serving, self.apart = part.counts.ordered(serving=True), part.counts.ordered(serving=False)
+        self.accept_rows = _accept_rows(Acceptance(accept.combine([part.accept])))
+        self.accept_report = accept.report(part.accept, context)
+        self.eras = {key: EraWatch(segment) for key, segment in self.counts.segments.items()}
+        for (file, number, *_), payload in part.signs.items():
+            if (file, number) in self.eras:
+                self.eras[file, number].server(payload)
+
+    def report(self) -> Report:
+        """Answer."""
+        serving, apart, context = self.serving, self.apart, self.context
         report = Report("summarize", "", accounting=context.accounting)
-        segments = self._segment_rows()
+        segments = [self._segment_row(segment) for segment in self.counts.segments.values()]
         report.tables["segments"] = table(
             without_empty(_SEGMENTS, segments), segments, title="runs", optional=("file",)
         )
         models = {bucket.key.site for bucket in serving if bucket.key.role == "target"}
-        columns = [column for column in _PHASES if column is not SITE or len(models) > 1]
-        report.tables["phases"] = table(columns, _phase_rows(serving), title="forward passes while serving")
-        captures = [row for bucket in serving for row in _state_rows(bucket, sizes, captures=True)]
+        shown = [column for column in _PHASES if column.name != "site" or len(models) > 1]
+        report.tables["phases"] = table(shown, _phase_rows(serving, self.sizes), title="forward passes while serving")
+        cells = [(bucket, cell) for bucket in serving for cell in bucket.cells.values()]
+        captures = [state_row(*each, self.sizes) for each in cells if each[1].captured]
         optional = ("file", "segment", "source", "site", "event", "role", "copies")
         report.tables["captures"] = table(
             _quiet(_CAPTURES, captures),
@@ -250,12 +208,12 @@ class Summarize:
             title="hidden captures while serving, rms = norm / sqrt(rows x width)",
             optional=optional,
         )
-        others = [row for bucket in serving for row in _state_rows(bucket, sizes, captures=False)]
+        others = [state_row(*each, self.sizes) for each in cells if not each[1].captured and each[1].rms.bins]
         if others:
             report.tables["states"] = table(
                 _quiet(_STATES, others), others, title="other states while serving", optional=optional
             )
-        rows = self._accept_rows()
+        rows = self.accept_rows
         report.tables["accept"] = table(
             without_empty(_ACCEPT, rows) or _ACCEPT, rows, title="acceptance and throughput"
         )
@@ -265,125 +223,170 @@ class Summarize:
             report.tables["not_serving"] = (
                 table(_APART, _apart_rows(apart), title=title)
                 if serving
-                else table([_DURING, *columns], _phase_rows(apart), title=title)
+                else table([*columns("during!"), *shown], _phase_rows(apart, self.sizes), title=title)
             )
         if context.origins:
             report.tables["origins"] = Table(_ORIGINS, _origin_rows(context.origins), title="fetched logs")
         # What a log does not hold comes last: a log of another server has no passes to show.
         report.tables = dict(sorted(report.tables.items(), key=lambda each: not each[1].rows))
-        notes = self._notes(context, serving, apart, sizes)
-        report.notes = [note.text for note in notes[:MAX_NOTES]]
-        report.headline = self._headline(serving, apart, sizes, rows, notes)
-        report.facts = self._facts(context, serving, sizes, notes)
+        found = self._found()
+        notes = self._notes(found)
+        report.notes = [line.text for line in notes[:MAX_NOTES]]
+        report.headline = self._headline(notes)
+        report.facts = self._facts(notes)
+        report.screen = [context.heading(), *filter(None, [self._setup(segments)]), "", *self._screen(found)]
+        report.next = context.command("check")
         return report
 
-    def _segment_rows(self) -> list[dict[str, Any]]:
-        rows = []
-        for (file, number), segment in self._tally.segments.items():
-            args = segment.server_args
-            era = self._eras.get((file, number))
-            known = era.known() if era is not None else None
-            spec = " ".join(
-                str(part) for part in (args.get("speculative_algorithm"), segment.spec_version) if part is not None
-            )
-            rows.append(
-                {
-                    "file": file,
-                    "segment": number,
-                    "line": segment.line,
-                    "model": args.get("model_path"),
-                    "tp_size": segment.tp_size,
-                    "dp_size": segment.dp_size,
-                    "num_steps": segment.num_steps,
-                    "topk": segment.topk,
-                    "num_draft_tokens": segment.num_draft_tokens,
-                    "spec": spec or None,
-                    "spec_evidence": segment.spec_evidence,
-                    "graphs": self._graphs.words(segment),
-                    "writers": segment.writers,
-                    "writers_evidence": segment.writers_evidence,
-                    "version": None if known is None else known.release or known.era,
-                    "version_evidence": known.how if known is not None else None,
-                    "ready": segment.ready_line,
-                    "server_args_line": segment.server_args_line,
-                }
-            )
-        return rows
-
-    def _accept_rows(self) -> list[dict[str, Any]]:
-        rows = self._lengths.found.summary_rows()
-        for row in rows:
-            name = row["rate_definition"]
-            row["rate_words"] = f"{name}: {row['rate_rule']}" if name is not None and row.get("rate_rule") else name
-        return rows
+    def _segment_row(self, segment: Segment) -> dict[str, Any]:
+        args = segment.server_args
+        known = self.eras[segment.file, segment.number].known()
+        spec = " ".join(
+            str(part) for part in (args.get("speculative_algorithm"), segment.spec_version) if part is not None
+        )
+        same = ("tp_size", "dp_size", "num_steps", "topk", "num_draft_tokens", "spec_evidence", "writers")
+        return {
+            "file": segment.file,
+            "segment": segment.number,
+            "line": segment.line,
+            "model": args.get("model_path"),
+            **{name: getattr(segment, name) for name in (*same, "writers_evidence", "server_args_line")},
+            "spec": spec or None,
+            "graphs": graphs(self.counts, segment)[1],
+            "version": None if known is None else known.release or known.era,
+            "version_evidence": known.how if known is not None else None,
+            "ready": segment.ready_line,
+        }
 
     # -- what to know first -------------------------------------------------------------------------------------------
 
-    def _notes(
-        self,
-        context: Context,
-        serving: Sequence[Bucket],
-        apart: Sequence[Bucket],
-        sizes: Sizes,
-    ) -> list[Note]:
-        """Return what must be known first, the most important first."""
-        tally = self._tally
-        buckets = serving or apart
-        notes = self._trouble_notes(self._errors.words(tally, sizes))
-        worst = first_non_finite(buckets)
-        if worst is not None:
-            name = state_name(worst[1], worst[0].key.role)
-            headline = f"{name} is nan or inf since {worst[1].first_non_finite}"
-            notes += [Note(said, headline) for said in non_finite_notes(buckets)]
-        notes += [Note(said, _until(said, " (first")) for said in zero_notes(buckets)]
-        for segment in tally.segments.values():
-            hidden = self._graphs.hidden(segment, tally)
-            if hidden is not None:
-                notes.append(Note(in_run(tally, segment.file, segment.number, hidden), _until(hidden, ": ")))
-        notes += [Note(said, _until(said, ", since")) for said in lineage_notes(self._lineage) if "spec v1" not in said]
-        notes += [Note(said, _until(said, " (first")) for said in join_notes(self._lineage)]
-        if not self._errors.found:
-            notes += [Note(said) for said in _joined_notes(serving, sizes)]
-        notes += [Note(said, said) for said in mode_notes(buckets)]
-        notes += [Note(said) for said in _varying_notes(buckets)]
-        notes += [Note(said, _until(said, " (first")) for said in variant_notes(buckets)]
-        notes += [Note(said) for said in copies_notes(tally, buckets)]
-        notes += [Note(said) for said in unknown_notes(buckets)]
-        notes += [Note(said) for said in _same_states_notes(serving)]
-        notes += [Note(said) for said in self._reading_notes(context)]
+    def _setup(self, rows: Sequence[dict[str, Any]]) -> str:
+        """Return the set-up of the runs in one sentence, as far as they agree."""
+        said = [] if len(rows) < 2 else [f"{len(rows)} server runs"]
+        for name, words in _SETUP.items():
+            values = list(dict.fromkeys(str(row[name]) for row in rows if row[name] is not None))
+            if values and (len(values) == 1 or "{} " in words):
+                said.append(words.format(" or ".join(values)))
+        return ", ".join(said)
+
+    def _found(self) -> list[Line]:
+        """Return all there is to know, by name of what it is about."""
+        counts, serving = self.counts, self.serving
+        buckets = serving or self.apart
+        hidden = [(one, said) for one in counts.segments.values() if (said := hidden_by_graphs(counts, one))]
+        doubt = not_told_apart(counts, buckets)
+        embedding = [] if self.part.widths.found else _joined_notes(serving, self.sizes)
+        return [
+            *(Line("error", name, said) for name, said in self._trouble()),
+            *state_lines(counts, buckets, self.lineage),
+            *(Line("warning", "hidden", counts.in_run(one.file, one.number, said)) for one, said in hidden),
+            *(Line("unknown", "embedding", said) for said in embedding),
+            *(Line("warning", "mode", said) for said in mode_notes(buckets)),
+            *(Line("unknown" if doubt else "warning", "captured", said) for said in _varying_notes(buckets)),
+            *(Line("ok", "copies", said) for said in copies_notes(counts, buckets)),
+            *(Line("unknown", "phase", said) for said in unknown_notes(buckets)),
+            *(Line("unknown", "same", said) for said in same_states(serving)),
+            *(Line("unknown", "reading", said) for said in self._reading_notes()),
+        ]
+
+    def _notes(self, found: Sequence[Line]) -> list[Line]:
+        """Return what is no good news, and how copies are counted; what the draft reads in full."""
+        reads = [Line("error", "draft reads", said) for said in lineage_notes(self.lineage) if "spec v1" not in said]
+        notes = []
+        for line in found:
+            if line.name == "draft reads":
+                notes += reads if line.mark == "error" else []
+            elif line.mark in ("error", "warning") or line.name in _NOTED:
+                notes.append(line)
         return notes
 
-    def _trouble_notes(self, explained: Sequence[tuple[Wrong, str]]) -> list[Note]:
+    def _screen(self, found: Sequence[Line]) -> list[str | Line | Table]:
+        """Return one or two lines on each matter, in the order of a pass, cut to what they begin with."""
+        buckets = self.serving or [bucket for bucket in self.apart if bucket.key.during == "warmup"]
+        targets = [bucket for bucket in buckets if bucket.key.role == "target"]
+        lines = [*found, *self._accept_lines(), *self._captured_lines(targets)]
+        if not buckets:
+            lines.append(Line("unknown", "passes", self._without_passes()))
+        joined = " or ".join(dict.fromkeys(word for bucket in targets for word in joined_words(bucket, self.sizes)))
+        shown: list[str | Line | Table] = []
+        for name in _ORDER:
+            # Processes stand behind "accept".
+            some = [line for line in lines if line.name == name or line.name.startswith(f"{name} ")]
+            for line in some[: _MOST.get(name, 1)]:
+                fine = name == "joined" and line.mark == "ok"
+                said = f"{joined}, by norm the captures of its pass" if fine else line.text
+                said = said if name == "passes" else said.partition("; ")[0]
+                shown.append(self.context.short(replace(line, text=said)))
+        table_ = self._states_table()
+        return shown if table_ is None else [*shown, "", table_]
+
+    def _accept_lines(self) -> list[Line]:
+        lines = [item for item in self.accept_report.screen if isinstance(item, Line) and item.mark is not None]
+        return [replace(one, name="accept len" if len(lines) == 1 else f"accept {one.name}") for one in lines]
+
+    def _captured_lines(self, targets: Sequence[Bucket]) -> list[Line]:
+        """Say what target passes captured, runs that captured the same together, those that differ first."""
+        groups: dict[str, list[str]] = {}
+        doubt = not_told_apart(self.counts, targets)
+        for run, said, _ in captured_by_run(targets, self.sizes):
+            groups.setdefault(said, []).append(self.counts.in_run(*run, "")[:-2])
+        lines = []
+        for said, runs in sorted(groups.items(), key=lambda each: len(each[1])):
+            rest = f" and {len(runs) - 3} more" if len(runs) > 3 else ""
+            which = f" ({', '.join(runs[:3])}{rest})" if len(groups) > 1 and runs[0] else ""
+            mark: Mark = "ok" if "not the same" not in said else "unknown" if doubt else "warning"
+            lines.append(Line(mark, "captured", f"{said}{which}"))
+        return lines
+
+    def _states_table(self) -> Table | None:
+        """Return rows and rms of the captures of every served target phase, a row a phase."""
+        rows: list[dict[str, Any]] = []
+        layers: dict[str, float | None] = {}
+        for bucket in self.serving:
+            if bucket.key.role == "target" and bucket.captures:
+                states_ = {
+                    f"rms_{EMBEDDING if cell.layer == 0 else cell.layer}": cell.rms.median for cell in bucket.captured
+                }
+                heights = span(*bucket.rows).replace(" to ", "-")
+                rows.append({**bucket.key._asdict(), "passes": bucket.passes, "rows": heights, **states_})
+                layers |= states_
+        words = " ".join(f"{name}!>" for name in layers)
+        return table(columns(f"{TELLING} phase=! passes!> rows! {words}"), rows) if rows else None
+
+    def _trouble(self) -> list[tuple[str, str]]:
         """Return the errors of the log by place; a size error is explained, and the traceback around it left out."""
-        found = [(wrong.place, Note(said, f"{_until(said, '): ')})")) for wrong, said in explained]
+        explained = self.part.widths.words(self.counts, self.sizes)
+        found = [(wrong.place, said) for wrong, said in explained]
         events = {wrong.event for wrong, _ in explained}
         hidden = events | ({"traceback"} if events else set())
-        for (_, _, event), (number, place, words) in self._trouble.items():
-            if event in hidden:
-                continue
-            times = f", {number:,} times" if number > 1 else ""
-            said = f"{ERRORS[event]}{f' {words}' if words else ''}{times} (first {place}); see logscope errors"
-            found.append((place, Note(said, f"{ERRORS[event]} at {place}" if event != "retract" else None)))
-        return [note for _, note in sorted(found, key=lambda each: each[0])]
+        for (_, _, event), trouble in self.part.trouble.items():
+            if event not in hidden:
+                times = f", {trouble.number:,} times" if trouble.number > 1 else ""
+                words = f" {trouble.words}" if trouble.words else ""
+                said = f"{ERRORS[event]}{words}{times} (first {trouble.place}); see logscope errors"
+                found.append((trouble.place, said))
+        retract = ERRORS["retract"]
+        ordered = [said for _, said in sorted(found, key=lambda each: each[0])]
+        return [("memory" if said.startswith(retract) else "errors", said) for said in ordered]
 
-    def _reading_notes(self, context: Context) -> list[str]:
+    def _reading_notes(self) -> list[str]:
         """Return what limits the numbers: no ready line, buffered prints, damage, repeats, the reader's warnings."""
         notes = []
-        never = [segment for segment in self._tally.segments.values() if segment.ready_line is None]
-        early = {bucket.key[:2] for bucket in self._tally.buckets.values() if bucket.key.during == "warmup"}
+        segments = self.counts.segments.values()
+        never = {(segment.file, segment.number) for segment in segments if segment.ready_line is None}
+        early = {bucket.key[:2] for bucket in self.apart if bucket.key.during == "warmup"}
         # A server that died on the way there has said so itself.
-        if not self._trouble and any((segment.file, segment.number) in early for segment in never):
+        if not self.part.trouble and never & early:
             notes.append(
                 "start-up lines but no 'ready to roll' line: every pass stands before it and counts as warm-up, not as "
                 "serving"
             )
-        buffered = [segment for segment in self._tally.segments.values() if segment.buffered]
-        if buffered:
+        if any(segment.buffered for segment in segments):
             notes.append(
                 "prints are block-buffered (server lines are glued to the end of records): they stand later in the "
                 "file than they happened, and the last ones may be missing"
             )
-        found = context.accounting
+        found = self.context.accounting
         damaged, unparsed = found.cut + found.rejoined, found.unparsed
         if damaged:
             notes.append(
@@ -392,96 +395,83 @@ class Summarize:
             )
         if unparsed:
             notes.append(f"{count(unparsed, 'record')} could not be read; logscope events lists them with the reason")
-        strays: dict[str, int] = {}
-        for (_, _, _, event), (number, _) in self._tally.strays.items():
-            if event != "capture_plan":
-                strays[event] = strays.get(event, 0) + number
+        strays = {event: number for event, number in self.counts.strays.items() if event != "capture_plan"}
         if strays:
             total = count(sum(strays.values()), "debug record belongs", "debug records belong")
             notes.append(f"{total} to no forward pass ({', '.join(list(strays)[:5])}); logscope events shows them")
-        if self._lengths.part.repeated:
-            hidden = count(self._lengths.part.repeated, "repeated line")
+        if self.part.accept.repeated:
+            hidden = count(self.part.accept.repeated, "repeated line")
             notes.append(f"Ray hid {hidden}: counts and sums of server lines are lower bounds")
-        return [*notes, *context.warnings]
+        return [*notes, *self.context.warnings]
 
-    def _headline(
-        self,
-        serving: Sequence[Bucket],
-        apart: Sequence[Bucket],
-        sizes: Sizes,
-        accept: Sequence[dict[str, Any]],
-        notes: Sequence[Note],
-    ) -> str:
+    def _headline(self, notes: Sequence[Line]) -> str:
         parts = []
-        runs = len(self._tally.segments)
-        files = len({file for file, _ in self._tally.segments})
+        runs = len(self.counts.segments)
+        files = len({file for file, _ in self.counts.segments})
         if runs > files:
             parts.append(f"{runs} server runs" + (f" in {files} logs" if files > 1 else ""))
         elif files > 1:
             parts.append(f"{files} logs")
-        targets = [bucket for bucket in serving if bucket.key.role == "target"]
-        others = [bucket for bucket in apart if bucket.captures and bucket.key.during == "warmup"]
+        targets = [bucket for bucket in self.serving if bucket.key.role == "target"]
+        others = [bucket for bucket in self.apart if bucket.captures and bucket.key.during == "warmup"]
         if targets:
-            said = captured_words(targets, sizes, self._tally)
+            said = captured_words(targets, self.sizes, self.counts)
             parts.append(f"hidden captures: {said}" if said.count("; ") < 2 else "hidden captures differ, see below")
         elif others:
-            said = captured_words(others, sizes, self._tally)
+            said = captured_words(others, self.sizes, self.counts)
             parts.append(f"no target pass while serving; hidden captures in warm-up: {said}")
         else:
-            parts.append("no target pass while serving" if serving or apart else self._without_passes(accept))
-        lengths = [row for row in accept if row["accept_len_mean"] is not None]
-        if len(lengths) == 1:
-            parts.append(f"accept len {lengths[0]['accept_len_mean']:.2f}")
-        elif lengths:
-            means = [row["accept_len_mean"] for row in lengths]
+            passes = self.serving or self.apart
+            parts.append("no target pass while serving" if passes else self._without_passes())
+        means = [row["accept_len_mean"] for row in self.accept_rows if row["accept_len_mean"] is not None]
+        if means:
             low, high = f"{min(means):.2f}", f"{max(means):.2f}"
-            parts.append(f"accept len {low if low == high else f'{low} to {high}'} in {len(lengths)} processes")
-        facts = lineage_facts(self._lineage)
+            among = f" in {len(means)} processes" if len(means) > 1 else ""
+            parts.append(f"accept len {low if low == high else f'{low} to {high}'}{among}")
+        facts = lineage_facts(self.lineage)
         if targets and facts["draft_inputs"]:
             traced, inputs = facts["draft_inputs_traced"], facts["draft_inputs"]
             parts.append(f"the draft reads the state joined before it in {traced:,} of {count(inputs, 'pass')}")
-        trouble = next((note.headline for note in notes if note.headline), None)
-        return "; ".join([trouble, *parts] if trouble else parts) + "."
+        trouble = [_SHORT.split(line.text)[0] for line in notes if line.name in _LEADING]
+        return "; ".join([*trouble[:1], *parts]) + "."
 
-    def _without_passes(self, accept: Sequence[dict[str, Any]]) -> str:
+    def _without_passes(self) -> str:
         """Say what a log holds that prints no forward pass."""
-        lines = [
-            count(self._seen[event], words)
-            for event, words in (("decode_stats", "decode line"), ("prefill_stats", "prefill line"))
-            if self._seen.get(event)
-        ]
-        speculating = any(row["lines"] for row in accept)
+        seen = self.part.seen
+        words = {"decode_stats": "decode line", "prefill_stats": "prefill line"}
+        lines = [count(seen[event], word) for event, word in words.items() if seen.get(event)]
+        speculating = any(row["lines"] for row in self.accept_rows)
         said = f"; {and_list(lines)}" if lines else ""
         return f"no forward pass is printed{said}" + ("" if speculating or not lines else ", none with an accept len")
 
-    def _facts(
-        self,
-        context: Context,
-        serving: Sequence[Bucket],
-        sizes: Sizes,
-        notes: Sequence[Note],
-    ) -> dict[str, Any]:
-        segments = list(self._tally.segments.values())
-        targets = [bucket for bucket in serving if bucket.key.role == "target"]
+    def _facts(self, notes: Sequence[Line]) -> dict[str, Any]:
+        segments = list(self.counts.segments.values())
+        targets = [bucket for bucket in self.serving if bucket.key.role == "target"]
+        names = ("tp_size", "num_draft_tokens", "topk", "num_steps")
         facts: dict[str, Any] = {
             "segments": len(segments),
-            "tp_size": _agreed(segment.tp_size for segment in segments),
-            "num_draft_tokens": _agreed(segment.num_draft_tokens for segment in segments),
-            "topk": _agreed(segment.topk for segment in segments),
-            "num_steps": _agreed(segment.num_steps for segment in segments),
-            "hidden": _agreed(size.size for size in sizes.values()),
+            **{name: _agreed(getattr(segment, name) for segment in segments) for name in names},
+            "hidden": _agreed(size.size for size in self.sizes.values()),
             "layers": captured_layers(targets),
-            "cuda_graph": _agreed(self._graphs.in_use(segment) for segment in segments),
-            "hidden_evidence": sorted({size.evidence for size in sizes.values()}),
-            "joined": sorted({word for bucket in targets for word in joined_words(bucket, sizes)}),
-            "server_lines": dict(sorted(self._seen.items(), key=lambda each: -each[1])),
-            **lineage_facts(self._lineage),
+            "cuda_graph": _agreed(graphs(self.counts, segment)[0] for segment in segments),
+            "hidden_evidence": sorted({size.evidence for size in self.sizes.values()}),
+            "joined": sorted({word for bucket in targets for word in joined_words(bucket, self.sizes)}),
+            "server_lines": dict(sorted(self.part.seen.items(), key=lambda each: -each[1])),
+            **lineage_facts(self.lineage),
         }
-        if context.origins:
-            facts["origins"] = context.origins
+        if self.context.origins:
+            facts["origins"] = self.context.origins
         if len(notes) > MAX_NOTES:
-            facts["further_notes"] = [note.text for note in notes[MAX_NOTES:]]
+            facts["further_notes"] = [line.text for line in notes[MAX_NOTES:]]
         return facts
+
+
+def _accept_rows(acceptance: Acceptance) -> list[dict[str, Any]]:
+    rows = acceptance.summary_rows()
+    for row in rows:
+        name = row["rate_definition"]
+        row["rate_words"] = f"{name}: {row['rate_rule']}" if name is not None and row.get("rate_rule") else name
+    return rows
 
 
 def _agreed(values: Iterable[Any]) -> Any:
@@ -490,84 +480,8 @@ def _agreed(values: Iterable[Any]) -> Any:
     return known[0] if len(known) == 1 else known or None
 
 
-def _until(text: str, mark: str) -> str:
-    return text.partition(mark)[0]
-
-
-def _phase_rows(buckets: Iterable[Bucket]) -> list[dict[str, Any]]:
-    rows = []
-    for bucket in buckets:
-        key = bucket.key
-        target = key.role == "target"
-        usual = bucket.usual
-        rows.append(
-            {
-                "file": key.file,
-                "segment": key.segment,
-                "source": source_name(key.group),
-                "site": key.site,
-                "during": key.during.replace("_", " "),
-                "role": key.role,
-                "phase": key.phase,
-                "passes": bucket.passes,
-                "rows_min": bucket.rows_min,
-                "rows_max": bucket.rows_max,
-                "hidden_captures": bucket.captures if target else None,
-                "per_pass": None if not target else per_pass(bucket) if usual is None else len(usual),
-                "copies": bucket.copies,
-                "incomplete": bucket.incomplete,
-                "known_by": str(most_common(bucket.evidence)) if bucket.evidence else None,
-                "reasons": list(bucket.reasons)[:3],
-            }
-        )
-    return rows
-
-
-def _state_rows(bucket: Bucket, sizes: Sizes, *, captures: bool) -> list[dict[str, Any]]:
-    """Return one row for each captured layer, or for each other state, of a bucket."""
-    key = bucket.key
-    hidden = hidden_of(bucket, sizes)
-    norms = {(row["event"], row["layer"]): row for row in norm_rows(bucket)}
-    rows = []
-    for cell in bucket.cells.values():
-        if (cell.event in CAPTURE_EVENTS) is not captures or (not captures and not cell.rms.count):
-            continue
-        known = norms.get((cell.event, cell.layer), {})
-        rows.append(
-            {
-                "file": key.file,
-                "segment": key.segment,
-                "source": source_name(key.group),
-                "site": cell.site,
-                "event": cell.event,
-                "layer": cell.layer,
-                "state": state_name(cell, key.role),
-                "role": key.role,
-                "phase": key.phase,
-                "count": cell.count,
-                "damaged": cell.damaged,
-                "copies": most_common(cell.copies),
-                "shapes": _shape_words(cell, hidden),
-                "first": str(cell.first),
-                **{column.name: known.get(column.name) for column in _STATISTICS},
-            }
-        )
-    return rows
-
-
-def _shape_words(cell: Cell, hidden: int | None) -> str:
-    """Return the shapes of a record kind: ``4 to 16 rows x 7168 hidden``."""
-    by_width: dict[int, list[int]] = {}
-    words = []
-    for shape in cell.shapes:
-        if len(shape) > 1:
-            by_width.setdefault(shape[-1], []).append(shape[0])
-        else:
-            words.append(axes(shape, hidden))
-    for width, rows in by_width.items():
-        height = span(min(rows), max(rows))
-        words.insert(0, f"{height} row{'s' * (height != '1')} x {width_words(width, hidden)}")
-    return "; ".join(words)
+def _phase_rows(buckets: Iterable[Bucket], sizes: Sizes) -> list[dict[str, Any]]:
+    return [pass_row(bucket, sizes) | {"during": bucket.key.during.replace("_", " ")} for bucket in buckets]
 
 
 def _quiet(columns: list[Column], rows: Sequence[dict[str, Any]]) -> list[Column]:
@@ -593,11 +507,8 @@ def _apart_rows(buckets: Sequence[Bucket]) -> list[dict[str, Any]]:
         row = rows.setdefault(
             (*key[:3], key.during, key.role),
             {
-                "file": key.file,
-                "segment": key.segment,
-                "source": source_name(key.group),
+                **key._asdict(),
                 "during": key.during.replace("_", " "),
-                "role": key.role,
                 "phases": "",
                 "by_phase": {},
                 "passes": 0,
@@ -616,54 +527,31 @@ def _joined_notes(buckets: Sequence[Bucket], sizes: Sizes) -> list[str]:
     """Say when the embedding is among the joined states: the state most often joined by mistake."""
     notes = []
     for bucket in buckets:
-        layers = bucket.usual
-        if bucket.key.role != "target" or not layers or 0 not in layers or not bucket.joins:
+        layers, joins = bucket.usual, bucket.numbers("join")
+        if bucket.key.role != "target" or not layers or 0 not in layers or not joins:
             continue
-        number, width = most_common({key: each[0] for key, each in bucket.joins.items()})
+        number, width = most_common(joins)
         if number is not None and number == len(layers):
-            joined = states(width, hidden_of(bucket, sizes))
             notes.append(
-                f"{joined} is joined in {bucket.key.phase}: {layer_list(layers)}; whether the draft was trained on the "
-                "embedding is for its config to say (logscope check --contract)"
+                f"{states(width, sizes.of(bucket))} is joined in {bucket.key.phase}: {layer_list(layers)}; whether the"
+                " draft was trained on the embedding is for its config to say (logscope check --contract)"
             )
     return notes[:1]
-
-
-def _same_states_notes(buckets: Sequence[Bucket]) -> list[str]:
-    """Say when several logs print the very same states: the files of one run's writers, not several runs."""
-    prints: dict[str, list[str]] = {}
-    for bucket in buckets:
-        if bucket.key.role == "target":
-            names = [(cell, str(cell.digest)) for cell in bucket.cells.values()]
-            known = [f"{bucket.key.phase} {cell.event} {cell.layer} {name}" for cell, name in names if name]
-            if known:
-                prints.setdefault(bucket.key.file, []).extend(known)
-    logs: dict[tuple[str, ...], list[str]] = {}
-    for file, name in prints.items():
-        logs.setdefault(tuple(sorted(name)), []).append(file)
-    return [
-        f"{and_list(files)} print the same states: files of one run's writers, or the same work served twice; their "
-        "numbers stand apart and are not to be added up"
-        for files in logs.values()
-        if len(files) > 1
-    ]
 
 
 def _varying_notes(buckets: Sequence[Bucket]) -> list[str]:
     """Say when passes of one kind do not all capture the same layers."""
     notes = []
     for bucket in buckets:
-        if bucket.key.role != "target" or bucket.key.during == "graph_capture" or len(bucket.sets) < 2:
+        sets, usual, phase = bucket.of("set"), bucket.usual, bucket.key.phase
+        if bucket.key.role != "target" or bucket.key.during == "graph_capture" or len(sets) < 2:
             continue
-        usual = bucket.usual
-        odd = [captured for layers, captured in bucket.sets.items() if layers != usual]
-        number = sum(captured.count for captured in odd)
         if usual is None:
-            notes.append(f"{bucket.key.phase} passes capture different layers; see logscope captures")
-        else:
-            what = f"{count(number, f'{bucket.key.phase} pass', f'{bucket.key.phase} passes')}"
-            notes.append(
-                f"{what} of {bucket.passes:,} captured something else than {layer_list(usual)} "
-                f"(first {odd[0].places[0]})"
-            )
+            notes.append(f"{phase} passes capture different layers; see logscope captures")
+            continue
+        odd = [seen for layers, seen in sets.items() if layers != usual]
+        number = count(sum(seen.number for seen in odd), f"{phase} pass", f"{phase} passes")
+        where = bucket.place(min(seen.first for seen in odd))
+        else_ = f"captured something else than {layer_list(usual)} (first {where})"
+        notes.append(f"{number} of {bucket.passes:,} {else_}")
     return notes

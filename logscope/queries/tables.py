@@ -6,6 +6,7 @@ is about; the rows keep every value, so that JSON always has them.
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
 
 from logscope.report import Column, Table
@@ -13,12 +14,22 @@ from logscope.report import Column, Table
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-FILE = Column("file")
-SEGMENT = Column("segment", "run", align="right")
-SOURCE = Column("source")
-SITE = Column("site")
 # Columns that tell one server, process or model from another: shown only where there is more than one.
-TELLING = (FILE, SEGMENT, SOURCE, SITE)
+TELLING = "file segment=run> source site"
+_COLUMN = re.compile(r"(\w+)(?:=([^!>~]*))?(!?)(>?)([^~]*)(~?)")
+
+
+def columns(words: str) -> list[Column]:
+    """Return columns from words: ``name=title``, ``!`` always shown, ``>`` at the right with a unit, ``~`` a chart."""
+    out = []
+    for word in words.split():
+        found = _COLUMN.fullmatch(word)
+        if found is None:
+            raise ValueError(word)
+        name, title, always, right, unit, spark = found.groups()
+        title = title and title.replace("_", " ")
+        out.append(Column(name, title, "right" if right else "left", unit or None, bool(always), bool(spark)))
+    return out
 
 
 def table(
@@ -36,7 +47,7 @@ def table(
 
     def tells(name: str) -> bool:
         values = {str(row.get(name)) for row in rows}
-        return len(values) > 1 or (name == SOURCE.name and bool(values - {"", "None"}))
+        return len(values) > 1 or (name == "source" and bool(values - {"", "None"}))
 
     shown = [column for column in columns if column.name not in optional or tells(column.name)]
     return Table(shown, rows, title=title, caption=caption)

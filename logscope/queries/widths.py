@@ -6,95 +6,135 @@ many or missing from the captures before them. It must not know contracts: what 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
 
-from logscope.model import ForwardPass, Place, ServerEvent
+import polars as pl
+
+from logscope.model import CAPTURE_EVENTS, Place
 from logscope.queries.sizes import VOCABULARIES, explain_sizes
 from logscope.queries.words import count, layer_list, whole_numbers
 
 if TYPE_CHECKING:
-    from logscope.model import Payload
+    from collections.abc import Iterable, Sequence
+
+    from logscope.queries.counts import Counts
     from logscope.queries.setup import Sizes
     from logscope.queries.sizes import SizeReading
-    from logscope.queries.tally import Tally
-    from logscope.report import Item
+    from logscope.tables.tables import Tables
 
 MAX_KEPT = 64
 _SIZES = ("matmul_mismatch", "size_mismatch")
+# (layer, line) of the hidden captures of one target pass.
+Captured = list[tuple[int | None, int]]
 
 
-class Wrong(NamedTuple):
-    """One width that did not fit: what the message says, where, and the target pass before it."""
+@dataclass(frozen=True, slots=True)
+class Wrong:
+    """One width that did not fit: what the message says, where, and what the target pass before it captured."""
 
     event: str
     fields: dict[str, Any]
     place: Place
     segment: int
-    before: ForwardPass | None
+    before: Captured | None = None
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        """What tells it from another."""
+        return (
+            self.place.file,
+            self.segment,
+            *(self.fields.get(name) for name in ("got_width", "want_width", "a", "b")),
+        )
 
 
+@dataclass(slots=True)
 class WidthErrors:
-    """The fold: the distinct width errors of every run, and the captures of the last target pass before each."""
+    """The distinct width errors of every run, and the captures of its last target pass."""
 
-    __slots__ = ("_last", "found")
+    found: list[Wrong] = field(default_factory=list)
+    last: dict[tuple[str, int], Captured] = field(default_factory=dict)
 
-    def __init__(self) -> None:
-        self.found: list[Wrong] = []
-        self._last: dict[tuple[str, int], ForwardPass] = {}
+    @classmethod
+    def of(cls, tables: Tables) -> WidthErrors:
+        """Find those of a batch."""
+        made = cls()
+        passes = tables.passes.filter(pl.col("role") == "target")
+        columns = passes.select("file", "segment", "line", "first", "last")
+        errors: dict[tuple[Any, ...], Wrong] = {}
+        for error in sorted([*_lines(tables), *_fc_calls(tables)], key=lambda one: one.place.line):
+            errors.setdefault(error.key, error)
+        for error in list(errors.values())[:MAX_KEPT]:
+            here = (pl.col("file") == tables.files.index(error.place.file)) & (pl.col("segment") == error.segment)
+            before = columns.filter(here & (pl.col("line") < error.place.line)).tail(1)
+            made.found.append(replace(error, before=_captured(tables, before)))
+        for (file, segment), some in columns.group_by("file", "segment"):
+            made.last[tables.files[file], segment] = _captured(tables, some.tail(1)) or []
+        return made
 
-    def see(self, item: Item) -> None:
-        """Take one item."""
-        if isinstance(item, ForwardPass):
-            if item.role == "target":
-                self._last[item.file, item.segment] = item
-                return
-            for record in item.records:
-                if record.first[3].event == "fc":
-                    self._fc(item, record.first[3], record.line)
-        elif isinstance(item, ServerEvent) and item.occurrence[3].event in _SIZES:
-            self._add(item.payload.event, item.payload.fields, item.place, item.segment)
+    @classmethod
+    def sum(cls, parts: Iterable[WidthErrors]) -> WidthErrors:
+        """Return those of several batches, in their order."""
+        made = cls()
+        for part in parts:
+            known = {error.key for error in made.found}
+            for error in part.found:
+                if error.key not in known and len(made.found) < MAX_KEPT:
+                    before = made.last.get((error.place.file, error.segment)) if error.before is None else error.before
+                    made.found.append(replace(error, before=before))
+            made.last |= part.last
+        return made
 
-    def _fc(self, item: ForwardPass, payload: Payload, line: int) -> None:
-        """Take a call of the draft's fc; one whose input does not fit its weight is an error before it is raised."""
-        weight, given = whole_numbers(payload.fields.get("weight")), whole_numbers(payload.fields.get("input"))
-        if weight is not None and given is not None and weight[-1] != given[-1]:
-            sizes = {"got_width": given[-1], "want_width": weight[-1], "rows": given[0] if len(given) > 1 else None}
-            self._add("matmul_mismatch", {**sizes, "out_width": weight[0]}, Place(item.file, line), item.segment)
-
-    def _add(self, event: str, fields: dict[str, Any], place: Place, segment: int) -> None:
-        numbers = ("got_width", "want_width", "a", "b")
-        key = (place.file, segment, *(fields.get(name) for name in numbers))
-        known = {(each.place.file, each.segment, *(each.fields.get(name) for name in numbers)) for each in self.found}
-        if key not in known and len(self.found) < MAX_KEPT:
-            self.found.append(Wrong(event, fields, place, segment, self._last.get((place.file, segment))))
-
-    def words(self, tally: Tally, sizes: Sizes) -> list[tuple[Wrong, str]]:
+    def words(self, counts: Counts, sizes: Sizes) -> list[tuple[Wrong, str]]:
         """Explain each that is a matter of states: which came, which were due, and that rows are not states."""
         out = []
         for wrong in self.found:
             where = (wrong.place.file, wrong.segment)
-            hidden = next((size for key, size in sizes.items() if key[:2] == where), None)
-            joined = {
-                width
-                for bucket in tally.buckets.values()
-                if bucket.key[:2] == where
-                for _, width in bucket.joins
-                if width is not None
-            }
+            hidden = sizes.in_segment(*where)
+            buckets = [bucket for bucket in counts.buckets.values() if bucket.key[:2] == where]
             reading = explain_sizes(
                 wrong.event,
                 wrong.fields,
                 hidden=hidden.size if hidden is not None else None,
                 hidden_from=hidden.evidence if hidden is not None else None,
-                delivered=joined,
+                delivered={width for bucket in buckets for _, width in bucket.of("join") if width is not None},
             )
             # Two tensors of other sizes than states (rows, heads) are for the errors question to explain.
             if reading is not None and (wrong.event == "matmul_mismatch" or reading.unit is not None):
-                out.append((wrong, _words(wrong, reading, tally, known=hidden is not None)))
+                out.append((wrong, _words(wrong, reading, counts, known=hidden is not None)))
         return out
 
 
-def _words(wrong: Wrong, reading: SizeReading, tally: Tally, *, known: bool) -> str:
+def _lines(tables: Tables) -> Iterable[Wrong]:
+    """Yield the size errors that are raised."""
+    wanted = tables.server.with_row_index("row").filter(pl.col("event").cast(pl.String).is_in(list(_SIZES)))
+    for row, file, segment, line in wanted.select("row", "file", "segment", "line").iter_rows():
+        payload = tables.payload(row)
+        yield Wrong(payload.event, payload.fields, Place(tables.files[file], line), segment)
+
+
+def _fc_calls(tables: Tables) -> Iterable[Wrong]:
+    """Yield calls of the draft's fc whose input does not fit its weight: an error before it is raised."""
+    calls = tables.records.filter(pl.col("event") == "fc").unique("head", keep="first", maintain_order=True)
+    for head, file, segment, line in calls.select("head", "file", "segment", "line").iter_rows():
+        fields = tables.heads[head].fields
+        weight, given = whole_numbers(fields.get("weight")), whole_numbers(fields.get("input"))
+        if weight is not None and given is not None and weight[-1] != given[-1]:
+            sizes = {"got_width": given[-1], "want_width": weight[-1], "rows": given[0] if len(given) > 1 else None}
+            yield Wrong("matmul_mismatch", {**sizes, "out_width": weight[0]}, Place(tables.files[file], line), segment)
+
+
+def _captured(tables: Tables, passes: pl.DataFrame) -> Captured | None:
+    """Return the captures of a pass (of no or one row), None without one."""
+    for *_, first, last in passes.iter_rows():
+        records = tables.records[first : last + 1]
+        captured = records.filter(pl.col("event").cast(pl.String).is_in(list(CAPTURE_EVENTS)))
+        return list(captured.select("layer", "line").iter_rows())
+    return None
+
+
+def _words(wrong: Wrong, reading: SizeReading, counts: Counts, *, known: bool) -> str:
     rows = ""
     if reading.rows is not None:
         rows = f"; the {count(reading.rows, 'row is', 'rows are')} the tokens of the pass and no part of the mismatch"
@@ -103,7 +143,7 @@ def _words(wrong: Wrong, reading: SizeReading, tally: Tally, *, known: bool) -> 
         return f"{reading.got} arrived where {reading.want} was due ({wrong.place}){rows}"
     arrived = f"{got * unit} = {count(got, 'state')} x {unit}"
     wanted = f"{want * unit} = {count(want, 'state')} x {unit}"
-    plan = next((plan for plan in tally.plans if plan[:2] == (wrong.place.file, wrong.segment)), None)
+    plan = next((plan for plan in counts.plans if plan[:2] == (wrong.place.file, wrong.segment)), None)
     requested = whole_numbers(plan[2].fields.get("layers_to_capture")) if plan is not None else None
     which = _which(got, want, wrong.before, requested)
     unit_from = "" if known else f"; {unit} is {reading.unit_from}"
@@ -111,17 +151,16 @@ def _words(wrong: Wrong, reading: SizeReading, tally: Tally, *, known: bool) -> 
     return f"{arrived} arrived where {wanted} was due ({wrong.place}): {which}{rows}{unit_from}{also}"
 
 
-def _which(got: int, want: int, before: ForwardPass | None, requested: list[int] | None) -> str:
+def _which(got: int, want: int, before: Captured | None, requested: Sequence[int] | None) -> str:
     """Name the state that is too many or missing."""
-    captures = before.captures if before is not None else []
-    layers = [record.first[3].layer for record in captures]
+    layers = [layer for layer, _ in before or []]
     captured = f"; captured: {layer_list(layers)}" if layers else ""
     if got < want:
         return f"{count(want - got, 'state is', 'states are')} missing{captured}"
-    embedding = next((record for record in captures if record.first[3].layer == 0), None)
+    embedding = next((line for layer, line in before or [] if layer == 0), None)
     if embedding is not None and got - want == 1 and len(layers) == got:
         others = layer_list([layer for layer in layers if layer != 0])
-        return f"the embedding is the extra state (captured at line {embedding.line} beside {others})"
+        return f"the embedding is the extra state (captured at line {embedding} beside {others})"
     if requested is not None:
         extra = [layer for layer in layers if layer not in requested]
         if extra:

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from logscope.model import CAPTURE_EVENTS
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
@@ -69,6 +71,19 @@ def width_words(width: int | None, hidden: int | None) -> str:
     if not hidden or width % hidden:
         return f"{width} wide"
     return f"{width} hidden" if width == hidden else f"{width // hidden} states x {hidden}"
+
+
+def state_name(event: str, layer: int | None, role: str) -> str:
+    """Return what a record holds, in words: ``layer 31``, ``joined state``, ``draft input``.
+
+    The event names of two dialects mean the same tensor.
+    """
+    if event in CAPTURE_EVENTS:
+        return layer_name(event, layer)
+    if event == "aux_concat":
+        return "joined state" if role == "target" else "draft output"
+    known = {"forward": "draft input", "fc_output": "fc output", "forward_end": "target output"}
+    return known.get(event, event.replace("_", " "))
 
 
 def axes(shape: Sequence[int], hidden: int | None) -> str:

@@ -104,10 +104,16 @@ def fit(columns: list[Set], width: int | None) -> list[str]:
 
 def lines(columns: list[Set]) -> Iterator[tuple[bool, str]]:
     """Yield the physical lines of prepared and fitted columns, each with whether it belongs to the headings."""
+    for number, row in enumerate(rows(columns)):
+        yield from ((not number, line) for line in row)
+
+
+def rows(columns: list[Set]) -> Iterator[list[str]]:
+    """Yield the physical lines of the headings, then those of every row."""
     if not columns:
         return
-    rows = zip(*(column.texts for column in columns), strict=True)
-    for number, row in enumerate([tuple(column.heading for column in columns), *rows]):
+    texts = zip(*(column.texts for column in columns), strict=True)
+    for number, row in enumerate([tuple(column.heading for column in columns), *texts]):
         folded = [
             wrap(text, column.width) if column.folds or not number else [text]
             for text, column in zip(row, columns, strict=True)
@@ -116,12 +122,14 @@ def lines(columns: list[Set]) -> Iterator[tuple[bool, str]]:
         if not number:
             # Headings stand on the rule, cells hang from the line above.
             folded = [[""] * (height - len(part)) + part for part in folded]
+        made = []
         for index in range(height):
             parts = [
                 pad(part[index] if index < len(part) else "", column.width, column.right)
                 for part, column in zip(folded, columns, strict=True)
             ]
-            yield not number, (" " * GAP).join(parts).rstrip()
+            made.append((" " * GAP).join(parts).rstrip())
+        yield made
 
 
 def pad(text: str, width: int, right: bool) -> str:

@@ -14,7 +14,7 @@ from logscope.render.text import cell, cells, sparkline, visible
 from logscope.report import Line, Table
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from logscope.render.text import Style
     from logscope.report import Chart, Report
@@ -32,23 +32,23 @@ WIDEST_NAME = 28
 
 @dataclass(slots=True, eq=False)
 class _Block:
-    """One item of a screen, set: lines that stay, lines that may be cut from the end, how many are."""
+    """One item of a screen, set: lines that stay, and groups (rows, evidence) of which ``cut`` are left out."""
 
     item: str | Line | Table
     head: list[list[Span]]
-    rest: list[list[Span]]
+    rest: list[list[list[Span]]]
     cut: int = 0
 
-    def lines(self) -> Iterator[list[Span]]:
-        """Yield what is left of it."""
-        yield from self.head
-        yield from self.rest[: len(self.rest) - self.cut]
-        if self.cut and isinstance(self.item, Table):
-            yield [(f"  and {self.cut:,} more: -v", "dim")]
+    def lines(self) -> list[list[Span]]:
+        """Return what is left of it."""
+        kept = [line for group in self.rest[: len(self.rest) - self.cut] for line in group]
+        more = self.cut and isinstance(self.item, Table)
+        return [*self.head, *kept, *[[(f"  and {self.cut:,} more: -v", "dim")]] * bool(more)]
 
-    def height(self) -> int:
-        """Return how many lines that is."""
-        return len(self.head) + len(self.rest) - self.cut + (self.cut > 0 and isinstance(self.item, Table))
+    def shorten(self, over: Callable[[], int], least: int) -> None:
+        """Leave groups out, the last first, until nothing is over or so few are left."""
+        while over() > 0 and len(self.rest) - self.cut > least:
+            self.cut += 1
 
 
 def screen_lines(report: Report, style: Style) -> list[list[Span]]:
@@ -57,13 +57,13 @@ def screen_lines(report: Report, style: Style) -> list[list[Span]]:
     name = max((width for width in names if width <= WIDEST_NAME), default=0)
     blocks = [_block(item, style, name) for item in report.screen]
     foot = _foot(report, style)
-    gone = 0
-    if not style.verbose:
-        gone = _fit(blocks, HEIGHT - len(foot))
+    # A command too long for the window is not folded: it is to be copied.
+    taken = sum(max(1, -(-sum(cells(text) for text, _ in line) // (style.width or 10_000))) for line in foot)
+    gone = 0 if style.verbose else _fit(blocks, HEIGHT - taken)
     out = []
     last = max((at for at, block in enumerate(blocks) if isinstance(block.item, Line)), default=-1)
     for at, block in enumerate(blocks):
-        out += list(block.lines())
+        out += block.lines()
         if gone and at == last:
             out.append([(f"  and {gone:,} more: -v", "dim")])
     return out + foot
@@ -84,23 +84,23 @@ def _fit(blocks: list[_Block], room: int) -> int:
     """Cut until all fits: evidence of the last lines, rows of tables, the last lines; return how many these are."""
 
     def over() -> int:
-        return sum(block.height() for block in blocks) - room
+        return sum(len(block.lines()) for block in blocks) - room
 
     lines = [block for block in blocks if isinstance(block.item, Line)]
     tables = [block for block in blocks if isinstance(block.item, Table)]
     for block in reversed(lines[1:]):
-        block.cut = max(0, min(over(), len(block.rest)))
+        block.shorten(over, 0)
     for block in reversed(tables):
-        if (excess := over()) > 0:
-            # The line that says so takes one, too.
-            block.cut = max(0, min(excess + 1, len(block.rest) - FEWEST))
+        block.shorten(over, FEWEST)
     for block in lines[:1]:
-        block.cut = max(0, min(over(), len(block.rest)))
+        block.shorten(over, 0)
     gone = 0
-    while over() + (gone > 0) > 0 and len(lines) > FEWEST:
-        block = lines.pop()
-        block.cut, block.head = len(block.rest), []
-        gone += 1
+    # What is fine goes before what is not.
+    lines.reverse()
+    for block in sorted(lines, key=lambda block: getattr(block.item, "mark", None) in ("error", "warning")):
+        if over() + (gone > 0) > 0 and gone < len(lines) - FEWEST:
+            block.cut, block.head = len(block.rest), []
+            gone += 1
     return gone
 
 
@@ -111,13 +111,11 @@ def _block(item: str | Line | Table, style: Style, name: int) -> _Block:
     if isinstance(item, Table):
         columns = layout.prepare(item, style)
         layout.fit(columns, style.width)
-        set_lines = [(heading, [(line, "bold cyan" if heading else "")]) for heading, line in layout.lines(columns)]
+        heading, *rows = layout.rows(columns)
         return _Block(
-            item,
-            [line for heading, line in set_lines if heading],
-            [line for heading, line in set_lines if not heading],
+            item, [[(line, "bold cyan")] for line in heading], [[[(line, "")] for line in row] for row in rows]
         )
-    return _Block(item, _head(item, style, name), list(_below(item.below, style)))
+    return _Block(item, _head(item, style, name), [[line] for line in _below(item.below, style)])
 
 
 def _head(line: Line, style: Style, name: int) -> list[list[Span]]:

@@ -38,6 +38,8 @@ if TYPE_CHECKING:
     from logscope.report import Table
 
 COLORS = {"error": "bold red", "warning": "bold yellow", "note": "bold cyan", "bug": "bold magenta"}
+# The indent of a line that is not to be folded any more.
+_SET = -1
 HEADLINES = {"ok": "bold green", "findings": "bold red", "unknown": "bold yellow"}
 
 
@@ -75,7 +77,9 @@ def text_message(message: Message, kind: str, style: Style = PLAIN) -> str:
 
 def plain_report(report: Report, style: Style = PLAIN) -> str:
     """Return a report as plain text, each finding, note and row on a line of its own."""
-    lines = [" " * indent + "".join(text for text, _ in spans) for spans, indent in _parts(report, style, plain=True)]
+    lines = [
+        " " * max(0, indent) + "".join(text for text, _ in spans) for spans, indent in _parts(report, style, plain=True)
+    ]
     return "".join(line.rstrip() + "\n" for line in lines)
 
 
@@ -97,7 +101,9 @@ class _Shown:
         from rich.text import Text  # noqa: PLC0415 - plain text must not pay for rich
 
         for spans, indent in _parts(self.report, style):
-            yield from _folded(Text.assemble(*spans), indent, console, style.width)
+            # A screen is set already.
+            width = None if indent == _SET else style.width
+            yield from _folded(Text.assemble(*spans), max(0, indent), console, width)
 
 
 def _folded(text: Text, indent: int, console: Console, width: int | None) -> Iterator[Text]:
@@ -114,7 +120,7 @@ def _parts(report: Report, style: Style, *, plain: bool = False) -> Iterator[tup
     empty: tuple[list[Span], int] = [], 0
     screen = bool(report.screen) and not style.quiet
     if screen:
-        yield from ((spans, 0) for spans in screen_lines(report, style))
+        yield from ((spans, _SET) for spans in screen_lines(report, style))
     elif report.headline:
         yield [(visible(report.headline), HEADLINES[report.verdict])], 0
     if screen and not style.verbose:

@@ -1,0 +1,583 @@
+"""What forward passes print, counted: the one part under summarize, captures, shapes and norms.
+
+This module is responsible for counting a batch of tables by segment, writer group, model, ``during``, role and phase
+(:class:`Counts`), for adding such counts up, and for the spread of rms values in flat memory (:class:`Spread`). It must
+not put anything into words, and it must not merge what is not the same: runs, models, sources and dummy passes are
+counted apart.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import polars as pl
+
+from logscope.model import CAPTURE_EVENTS, DURING, Place, num_aux
+from logscope.queries.clock import writer_label
+from logscope.queries.words import (
+    most_common,
+    source_name,
+    whole_numbers,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from numpy.typing import NDArray
+
+    from logscope.model import During, Payload, Segment
+    from logscope.tables.tables import Tables
+
+# Bounds that keep memory flat on a hostile log; what they leave out is counted.
+MAX_VALUES = 2048
+MAX_SETS = 64
+MAX_PLACES = 8
+# The median of a state is known within this share of its value.
+RELATIVE = 0.0005
+_BIN = math.log((1 + RELATIVE) / (1 - RELATIVE))
+# Sums over time are kept for at least so many stretches of passes (and at most four times as many).
+_STRETCHES = 128
+# Fewer values have no trend.
+TREND = 16
+# What makes the name of a state: so many of its first prints.
+_NAMED_BY = 8
+# The order of a speculative round.
+_ROUND = (
+    ("target", "extend"), ("draft", "extend"), ("draft", "decode"), ("target", "verify"), ("draft", "draft_extend"),
+    ("target", "decode"),
+)  # fmt: skip
+
+
+class Key(NamedTuple):
+    """What tells one bucket from another; ``source`` names the writer group, ``site`` the model."""
+
+    file: str
+    segment: int
+    source: str
+    site: str | None
+    during: During
+    role: str
+    phase: str
+
+
+class Seen:
+    """How often something was seen, on which line first and last, and where the first few are."""
+
+    __slots__ = ("first", "last", "number", "places")
+
+    def __init__(self, number: int = 0, first: int = 0, last: int = 0, places: Sequence[int] = ()) -> None:
+        self.number, self.first, self.last = number, first, last
+        self.places = list(places)
+
+    def add(self, other: Seen) -> None:
+        """Add what was seen later in the log."""
+        self.first = min(self.first, other.first) if self.number else other.first
+        self.last = max(self.last, other.last)
+        self.number += other.number
+        if len(self.places) < MAX_PLACES:
+            self.places = sorted(self.places + other.places)[:MAX_PLACES]
+
+
+class Seens:
+    """What was seen, by kind and value; values beyond a bound are counted under ``left_out``."""
+
+    __slots__ = ("_kinds", "left_out")
+
+    def __init__(self) -> None:
+        self._kinds: dict[str, dict[Any, Seen]] = {}
+        self.left_out: dict[str, int] = {}
+
+    def add(self, kind: str, value: Any, seen: Seen, bound: int = MAX_VALUES) -> None:
+        """Add one."""
+        values = self._kinds.setdefault(kind, {})
+        if value not in values:
+            if len(values) >= bound:
+                self.left_out[kind] = self.left_out.get(kind, 0) + seen.number
+                return
+            values[value] = Seen()
+        values[value].add(seen)
+
+    def merge(self, other: Seens) -> None:
+        """Add all of another."""
+        for kind, values in other._kinds.items():
+            bound = MAX_SETS if kind in ("set", "cut set", "join", "reason") else MAX_VALUES
+            for value, seen in values.items():
+                self.add(kind, value, seen, bound)
+        for kind, number in other.left_out.items():
+            self.left_out[kind] = self.left_out.get(kind, 0) + number
+
+    @property
+    def kinds(self) -> list[str]:
+        """The kinds seen."""
+        return list(self._kinds)
+
+    def of(self, kind: str) -> dict[Any, Seen]:
+        """Return the values of a kind, in the order seen."""
+        return self._kinds.get(kind, {})
+
+    def numbers(self, kind: str) -> dict[Any, int]:
+        """Return how often each value of a kind was seen."""
+        return {value: seen.number for value, seen in self.of(kind).items()}
+
+    def total(self, kind: str) -> int:
+        """Return how often any value of a kind was seen."""
+        return sum(self.numbers(kind).values()) + self.left_out.get(kind, 0)
+
+    def mostly(self, kind: str) -> Any:
+        """Return the most common value of a kind, None when there is none."""
+        return most_common(self.numbers(kind))
+
+    def first(self, kind: str) -> int | None:
+        """Return the first line of a kind."""
+        return min((seen.first for seen in self.of(kind).values()), default=None)
+
+
+@dataclass(slots=True)
+class Spread:
+    """Finite, non-negative numbers in flat memory: extremes, median, change over time.
+
+    They are counted in bins whose bounds grow by a constant factor, so that the median is known within RELATIVE (the
+    scheme of DDSketch, Masson, Rim and Lee 2019, VLDB 12(12); exactly where its bin holds one value), and summed up by
+    stretches of passes: both come out the same however the log was cut into batches.
+    """
+
+    low: float = math.inf
+    high: float = -math.inf
+    squares: float = 0.0
+    # (values, their sum) of each bin, and of each stretch of `width` pass numbers
+    bins: dict[int, tuple[int, float]] = field(default_factory=dict)
+    stretches: dict[int, tuple[int, float]] = field(default_factory=dict)
+    width: int = 1
+
+    @classmethod
+    def of(cls, values: NDArray[np.float64], passes: NDArray[np.int64]) -> Spread:
+        """Return the spread of some values; ``passes`` are the (rising) numbers of the passes they stand in."""
+        if not len(values):
+            return cls()
+        with np.errstate(divide="ignore"):
+            bins = np.where(values > 0, np.ceil(np.log(values) / _BIN), -(1 << 62)).astype(np.int64)
+        low, high, squares = float(values.min()), float(values.max()), float(values @ values)
+        width = 1 << max(0, int(passes[-1] - passes[0]).bit_length() - _STRETCHES.bit_length() + 1)
+        return cls(low, high, squares, _summed(bins, values), _summed(passes // width, values), width)
+
+    def add(self, other: Spread) -> None:
+        """Add the values that follow."""
+        self.low, self.high = min(self.low, other.low), max(self.high, other.high)
+        self.squares += other.squares
+        width = max(self.width, other.width)
+        _merge(self.bins, other.bins)
+        while True:
+            stretches: dict[int, tuple[int, float]] = {}
+            for one in (self, other):
+                _merge(stretches, one.stretches, width // one.width)
+            if len(stretches) <= 2 * _STRETCHES:
+                break
+            width *= 2
+        self.stretches, self.width = stretches, width
+
+    @property
+    def number(self) -> int:
+        """How many values were taken."""
+        return sum(number for number, _ in self.bins.values())
+
+    @property
+    def median(self) -> float | None:
+        """The middle value, None without values."""
+        rest = (self.number - 1) // 2
+        for bin_ in sorted(self.bins):
+            number, total = self.bins[bin_]
+            rest -= number
+            if rest < 0:
+                return total / number
+        return None
+
+    @property
+    def change(self) -> float | None:
+        """Mean of the last quarter over mean of the first, minus one; None without a clear change or with few values.
+
+        Clear means: larger than three standard errors of the difference of two such means. Values that merely scatter
+        have no trend.
+        """
+        count_ = self.number
+        if count_ < TREND:
+            return None
+        stretches = [self.stretches[at] for at in sorted(self.stretches)]
+        first, last = _mean_of_first(stretches, count_ // 4), _mean_of_first(stretches[::-1], count_ // 4)
+        mean = sum(total for _, total in stretches) / count_
+        error = math.sqrt(2 * max(0.0, self.squares / count_ - mean * mean) / (count_ // 4))
+        if first <= 0 or abs(last - first) <= max(3 * error, 1e-9 * first):
+            return None
+        return last / first - 1
+
+
+def _summed(keys: NDArray[np.int64], values: NDArray[np.float64]) -> dict[int, tuple[int, float]]:
+    """Return how many values have each key, and their sum."""
+    known, back = np.unique(keys, return_inverse=True)
+    numbers, sums = np.bincount(back), np.bincount(back, weights=values)
+    return dict(zip(known.tolist(), zip(numbers.tolist(), sums.tolist(), strict=True), strict=True))
+
+
+def _merge(into: dict[int, tuple[int, float]], other: dict[int, tuple[int, float]], factor: int = 1) -> None:
+    """Add such sums up, ``factor`` keys as one."""
+    for key, (number, total) in other.items():
+        before = into.get(key // factor, (0, 0.0))
+        into[key // factor] = (before[0] + number, before[1] + total)
+
+
+def _mean_of_first(stretches: Iterable[tuple[int, float]], wanted: int) -> float:
+    """Return the mean of about the first ``wanted`` values of stretches of (number, sum)."""
+    number, total = 0, 0.0
+    for size, part in stretches:
+        if number >= wanted:
+            break
+        number += size
+        total += part
+    return total / number
+
+
+class Cell(Seens):
+    """One kind of record within a bucket: an event, a layer, the site of the record itself.
+
+    Kinds: ``copies``; of usable ones ``mode``, ``shape``, ``embeds``; without a value ``record``, ``damaged``,
+    ``derived``, ``without_norm``, ``non_finite``, ``zero``; ``variant``: prints of another value, by writer (as far as
+    its prefix names it).
+    """
+
+    __slots__ = ("event", "layer", "prints", "rms", "site")
+
+    def __init__(self, event: str, layer: int | None, site: str | None) -> None:
+        super().__init__()
+        self.event, self.layer, self.site = event, layer, site
+        self.rms = Spread()
+        # norm and first values of its first prints
+        self.prints: list[tuple[float | None, ...]] = []
+
+    @property
+    def captured(self) -> bool:
+        """True for a hidden capture."""
+        return self.event in CAPTURE_EVENTS
+
+    @property
+    def digest(self) -> str:
+        """A short name for its first prints: equal prints have equal names on every machine; nothing without prints.
+
+        Values are rounded to three significant digits, so that two precisions of one tensor nearly always agree.
+        """
+        if not self.prints:
+            return ""
+        import hashlib  # noqa: PLC0415 - OpenSSL takes a hundredth of the time a small log takes
+
+        words = [" ".join("-" if value is None else f"{value:.2e}" for value in each) for each in self.prints]
+        return hashlib.blake2s("\n".join(words).encode(), digest_size=4).hexdigest()
+
+
+class Bucket(Seens):
+    """The passes of one key.
+
+    Kinds: ``pass``, ``incomplete``, ``odd`` (writers differ), ``evidence``, ``reason``, ``rows``; ``set`` and ``cut
+    set`` (captured layers of complete and of other passes), ``join`` (states, width), ``differs`` (event,
+    states it says, captured).
+    """
+
+    __slots__ = ("cells", "key", "marked")
+
+    def __init__(self, key: Key, *, marked: bool = False) -> None:
+        super().__init__()
+        self.key = key
+        # whether prefixes tell the writers of its records apart
+        self.marked = marked
+        self.cells: dict[tuple[str, int | None, str | None], Cell] = {}
+
+    @property
+    def passes(self) -> int:
+        """How many forward passes."""
+        return self.total("pass")
+
+    @property
+    def captures(self) -> int:
+        """How many hidden captures."""
+        return sum(cell.total("record") for cell in self.captured)
+
+    @property
+    def captured(self) -> list[Cell]:
+        """Its kinds of hidden captures, by layer."""
+        found = [cell for cell in self.cells.values() if cell.captured]
+        return sorted(found, key=lambda cell: -1 if cell.layer is None else cell.layer)
+
+    @property
+    def rows(self) -> tuple[int | None, int | None]:
+        """The least and the most rows of a pass."""
+        known = self.of("rows")
+        return (min(known), max(known)) if known else (None, None)
+
+    @property
+    def sets(self) -> dict[tuple[int | None, ...], Seen]:
+        """The sets of captured layers of its complete passes; where these are the minority, of all its passes."""
+        sets, cut = self.of("set"), self.of("cut set")
+        if 2 * sum(seen.number for seen in sets.values()) > self.passes or not cut:
+            return sets
+        merged = Seens()
+        for layers, seen in [*sets.items(), *cut.items()]:
+            merged.add("set", layers, seen)
+        return merged.of("set")
+
+    @property
+    def usual(self) -> tuple[int | None, ...] | None:
+        """The set of captured layers of more than half of its passes, None when there is no such set."""
+        numbers = {layers: seen.number for layers, seen in self.sets.items()}
+        layers = most_common(numbers)
+        total = sum(numbers.values()) + self.left_out.get("set", 0)
+        return layers if layers is not None and 2 * numbers[layers] > total else None
+
+    @property
+    def copies(self) -> int | None:
+        """The usual number of copies of its records."""
+        usual: int | None = self.of_cells("copies").mostly("copies")
+        return usual
+
+    def of_cells(self, kind: str, *, event: str | None = None) -> Seens:
+        """Return what was seen of a kind in its records (of an event)."""
+        seens = Seens()
+        for cell in self.cells.values():
+            for value, seen in cell.of(kind).items() if event in (None, cell.event) else ():
+                seens.add(kind, value, seen)
+        return seens
+
+    def place(self, line: int) -> Place:
+        """Return where a line of its log stands."""
+        return Place(self.key.file, line)
+
+
+class Counts:
+    """All of it: buckets and segments in the order they appear, capture plans, debug records of no pass, graphs."""
+
+    __slots__ = ("buckets", "decode", "plans", "segments", "strays")
+
+    def __init__(self) -> None:
+        self.buckets: dict[Key, Bucket] = {}
+        self.segments: dict[tuple[str, int], Segment] = {}
+        # capture_plan records: what was asked to be captured, before any pass
+        self.plans: list[tuple[str, int, Payload, Place]] = []
+        self.strays: dict[str, int] = {}
+        # what decode lines of a segment say: whether a graph was replayed, and that the server speculates
+        self.decode: dict[tuple[str, int], Seens] = {}
+
+    @classmethod
+    def of(cls, tables: Tables) -> Counts:
+        """Count a batch."""
+        made = cls()
+        made.segments = {(one.file, one.number): one for one in tables.segments}
+        made._server(tables)
+        if tables.passes.height:
+            made._passes(tables)
+        return made
+
+    @classmethod
+    def sum(cls, parts: Iterable[Counts]) -> Counts:
+        """Return the counts of several batches, in their order; the parts stay as they are."""
+        made = cls()
+        for part in parts:
+            made.segments |= part.segments
+            for key, bucket in part.buckets.items():
+                mine = made.buckets.setdefault(key, Bucket(key, marked=bucket.marked))
+                mine.merge(bucket)
+                for name, cell in bucket.cells.items():
+                    known = mine.cells.setdefault(name, Cell(*name))
+                    known.merge(cell)
+                    known.rms.add(cell.rms)
+                    known.prints = (known.prints + cell.prints)[:_NAMED_BY]
+            for plan in part.plans:
+                made._plan(*plan)
+            for event, number in part.strays.items():
+                made.strays[event] = made.strays.get(event, 0) + number
+            for where, said in part.decode.items():
+                made.decode.setdefault(where, Seens()).merge(said)
+        return made
+
+    # -- one batch ----------------------------------------------------------------------------------------------------
+
+    def _plan(self, file: str, segment: int, payload: Payload, place: Place) -> None:
+        known = [(plan[:2], plan[2].fields) for plan in self.plans]
+        if len(self.plans) < MAX_SETS and ((file, segment), payload.fields) not in known:
+            self.plans.append((file, segment, payload, place))
+
+    def _server(self, tables: Tables) -> None:
+        usable = pl.col("intact").is_in(["whole", "partial"])
+        lines = tables.server.filter((pl.col("event") == "decode_stats") & usable)
+        kinds = lines.group_by("file", "segment", "graph", speculating=pl.col("accept_len").is_not_null())
+        for file, segment, graph, speculating, *seen in kinds.agg(pl.len(), pl.col("line").min()).iter_rows():
+            said = self.decode.setdefault((tables.files[file], segment), Seens())
+            for kind, value in (("graph", graph), ("speculating", speculating)):
+                said.add(kind, value, Seen(*seen))
+        strays = tables.server.with_row_index("row").filter(pl.col("site").is_not_null())
+        for row, event, file, segment, line in strays.select("row", "event", "file", "segment", "line").iter_rows():
+            if event in self.strays or len(self.strays) < MAX_VALUES:
+                self.strays[event] = self.strays.get(event, 0) + 1
+            if event == "capture_plan" and (payload := tables.payload(row)).usable:
+                self._plan(tables.files[file], segment, payload, Place(tables.files[file], line))
+
+    def _passes(self, tables: Tables) -> None:
+        passes, records = tables.passes, tables.records
+        names = [*Key._fields]
+        names[2] = "group"
+        first = records.select("site", "role").with_row_index("row")[passes["first"]]
+        where = ["file", "segment", "group", "role"]
+        # A pass of which only the logits record is printed (a cut edge) is one of the model that this group printed.
+        site = pl.when(first["role"].is_not_null()).then(first["site"].cast(pl.String)).alias("site")
+        passes = passes.with_columns(site=site).with_columns(pl.col("site").forward_fill().backward_fill().over(where))
+        passes = passes.with_row_index("row")
+        of_pass = np.zeros(passes.height, np.int64)
+        buckets: list[Bucket] = []
+        for *key, rows in passes.group_by(names, maintain_order=True).agg("row").iter_rows():
+            key[0], key[2] = tables.files[key[0]], source_name(tables.groups[key[2]])
+            prefix = tables.prefixes[tables.prints["prefix"][records["print"][passes["first"][rows[0]]]]]
+            marked = (prefix.pid, prefix.tp_rank, prefix.ep_rank) != (None, None, None)
+            of_pass[rows] = len(buckets)
+            buckets.append(Bucket(Key(*key), marked=marked))
+            self.buckets[buckets[-1].key] = buckets[-1]
+        passes = passes.with_columns(bucket=of_pass)
+        _count_passes(passes, records, buckets)
+        of_record = of_pass[passes["key"].search_sorted(records["pass"]).to_numpy()]
+        cells, of_cell = self._cells(tables, of_record, buckets)
+        _count_values(tables, cells, of_cell)
+
+    def _cells(
+        self, tables: Tables, of_record: NDArray[np.int64], buckets: Sequence[Bucket]
+    ) -> tuple[list[Cell], NDArray[np.int64]]:
+        """Count what records say apart from their values; return the cells, and which one each record belongs to."""
+        columns = tables.records.select("head", "copies", "line").to_dict()
+        head, copies, line = (columns[name].to_numpy().astype(np.int64) for name in ("head", "copies", "line"))
+        codes = (of_record << 48) | (head << 16) | copies
+        _, first, back, sizes = np.unique(codes, return_index=True, return_inverse=True, return_counts=True)
+        lines = np.full(len(first), np.iinfo(np.int64).max)
+        np.minimum.at(lines, back, line)
+        known: dict[int, int] = {}
+        cells: list[Cell] = []
+        of_code = np.zeros(len(first), np.int64)
+        for at in np.argsort(first).tolist():
+            row, number, where = int(first[at]), int(sizes[at]), int(lines[at])
+            bucket, payload = buckets[of_record[row]], tables.heads[head[row]]
+            name = (payload.event, payload.layer, payload.site)
+            cell = bucket.cells.get(name)
+            if cell is None:
+                cell = bucket.cells[name] = Cell(*name)
+                known[id(cell)] = len(cells)
+                cells.append(cell)
+            of_code[at] = known[id(cell)]
+            seen = Seen(number, where, where)
+            cell.add("record", None, seen)
+            cell.add("copies", int(copies[row]), seen)
+            if payload.event == "aux_concat":
+                bucket.add("join", (num_aux(payload), payload.width), seen)
+            if not payload.usable:
+                cell.add("damaged", None, seen)
+                continue
+            for kind, value in (("mode", payload.mode), ("shape", payload.shape)):
+                if value is not None:
+                    cell.add(kind, value, seen)
+            embeds = whole_numbers(payload.fields.get("embeds")) if payload.event == "forward" else None
+            if embeds is not None:
+                cell.add("embeds", tuple(embeds), seen)
+            if payload.event == "capture_plan":
+                self._plan(bucket.key.file, bucket.key.segment, payload, bucket.place(where))
+        return cells, of_code[back]
+
+    # -- what the counts say ------------------------------------------------------------------------------------------
+
+    def ordered(self, *, serving: bool) -> list[Bucket]:
+        """Return the served (or the other) buckets by run, source and model, then in the order of a round."""
+
+        def order(bucket: Bucket) -> tuple[Any, ...]:
+            key = bucket.key
+            kind = (key.role, key.phase)
+            at = _ROUND.index(kind) if kind in _ROUND else len(_ROUND)
+            return (key.file, key.segment, key.source, DURING.index(key.during), at, key.site or "")
+
+        wanted = [bucket for bucket in self.buckets.values() if (bucket.key.during == "serving") is serving]
+        return sorted(wanted, key=order)
+
+    def in_run(self, file: str, segment: int, said: str) -> str:
+        """Return a sentence with the run it is about in front (``run 2: ...``), where there are several."""
+        if len(self.segments) < 2:
+            return said
+        files = {other for other, _ in self.segments}
+        several = sum(1 for other, _ in self.segments if other == file) > 1
+        parts = [file] * (len(files) > 1) + [f"run {segment}"] * (several or len(files) == 1)
+        return f"{' '.join(parts)}: {said}"
+
+
+def _count_passes(passes: pl.DataFrame, records: pl.DataFrame, buckets: Sequence[Bucket]) -> None:
+    """Count passes by what the table of passes says of them."""
+    line = pl.col("line")
+    seen = (pl.len(), line.min().alias("first_line"), line.max().alias("last_line"), line.head(MAX_PLACES))
+    unnamed = pl.col("captures") - pl.col("layers").list.len()
+    target = passes.filter(pl.col("role") == "target").with_columns(unnamed=unnamed)
+    complete = pl.col("complete")
+
+    def add(kind: str, table: pl.DataFrame, *columns: str) -> None:
+        for bucket, *value, number, first, last, places in (
+            table.group_by("bucket", *columns, maintain_order=True).agg(*seen).iter_rows()
+        ):
+            whole = tuple(value) if len(value) > 1 else value[0] if value else None
+            if kind.endswith("set"):
+                whole = (*value[0], *[None] * value[1])
+            buckets[bucket].add(kind, whole, Seen(number, first, last, places))
+
+    add("pass", passes)
+    add("incomplete", passes.filter(~complete))
+    add("odd", passes.filter(pl.col("differ") > 0))
+    add("evidence", passes, "evidence")
+    add("reason", passes.filter((pl.col("phase") == "unknown") & pl.col("why").is_not_null()), "why")
+    add("rows", passes.filter(pl.col("rows").is_not_null()), "rows")
+    add("set", target.filter(complete), "layers", "unnamed")
+    add("cut set", target.filter(~complete), "layers", "unnamed")
+    for name, event in (("end", "forward_end"), ("join", "aux_concat")):
+        said = target.with_columns(said=records["num_aux"].gather(target[name]), event=pl.lit(event))
+        odd = said.filter(complete & (pl.col("captures") > 0) & (pl.col("said") != pl.col("captures")))
+        add("differs", odd, "event", "said", "captures")
+
+
+def _count_values(tables: Tables, cells: Sequence[Cell], of_cell: NDArray[np.int64]) -> None:
+    """Take the norms of a batch: what is finite into the spread of its cell, the rest counted and pointed at."""
+    records = tables.records
+    norm, usable, total = pl.col("norm"), pl.col("usable"), pl.col("values").list.sum().fill_null(0.0)
+    size = (pl.col("rows") * pl.col("width")).cast(pl.Float64)
+    table = records.select(
+        "line", "pass",
+        cell=of_cell,
+        rms=pl.when(size > 0).then(norm / size.sqrt()),
+        finite=usable & norm.is_finite().fill_null(value=False) & total.is_finite(),
+        non_finite=usable & ~(norm.is_finite().fill_null(value=True) & total.is_finite()),
+        without_norm=usable & norm.is_null() & total.is_finite(),
+        zero=(norm == 0) & (pl.col("rows") != 0).fill_null(value=True),
+        derived=pl.col("derived").fill_null(value=False),
+    ).with_row_index("row")  # fmt: skip
+    finite = pl.col("finite")
+    kinds = {
+        "non_finite": pl.col("non_finite"),
+        "without_norm": pl.col("without_norm"),
+        "zero": finite & pl.col("zero"),
+        "derived": finite & pl.col("derived"),
+    }
+    line = pl.col("line")
+    seen = (pl.len(), line.min(), line.max().alias("last"))
+    for kind, wanted in kinds.items():
+        for cell, *number in table.filter(wanted).group_by("cell").agg(*seen).iter_rows():
+            cells[cell].add(kind, None, Seen(*number))
+    differing = tables.prints.filter(~pl.col("same"))
+    differing = differing.with_columns(cell=pl.Series(of_cell).gather(differing["record"]))
+    for cell, prefix, *number in differing.group_by("cell", "prefix").agg(*seen).sort("cell", "line").iter_rows():
+        cells[cell].add("variant", writer_label(tables.prefixes[prefix]), Seen(*number))
+    kept = table.filter(finite).sort("cell", maintain_order=True)
+    where, rows, rms, passes = (kept[name].to_numpy() for name in ("cell", "row", "rms", "pass"))
+    begins = np.flatnonzero(np.diff(where, prepend=-1)).tolist()
+    for start, stop in pairwise([*begins, len(where)]):
+        cell, some = cells[where[start]], rows[start : start + _NAMED_BY]
+        sized = ~np.isnan(rms[start:stop])
+        cell.rms = Spread.of(rms[start:stop][sized], passes[start:stop][sized])
+        for one, values in zip(records["norm"][some], records["values"][some].to_list(), strict=True):
+            cell.prints.append((one, *(values or ())))
