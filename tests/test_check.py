@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import re
 from functools import lru_cache
 
@@ -10,6 +11,7 @@ import pytest
 from conftest import CASES, DATA, REAL_RUNS, real_bytes, real_log, sidecar, truth
 from doors import batches, tables
 
+from logscope import cli
 from logscope.asking import Asked
 from logscope.check import Checker, check
 from logscope.contract import Contract
@@ -430,3 +432,21 @@ def test_contracts_may_be_given_as_values():
     for contract in ({"aux_layers": [4, 32, 60]}, Contract(aux_layers=(4, 32, 60))):
         report = check(loaded("healthy-topk1"), contract)
         assert the(report, "H103").severity == "error"
+
+
+@pytest.mark.parametrize(
+    ("contract", "options", "words"),
+    [('{"model_type": "bert"}', (), "says nothing about a draft"), (None, ("--since", "2031-01-01"), "leaves nothing to check")],
+)
+def test_a_check_of_nothing_is_no_success(contract, options, words, tmp_path, capsys):
+    """A contract that says nothing, a selection that matches nothing: exit 2 with the reason, JSON says unknown."""
+    path = tmp_path / "config.json"
+    if contract:
+        path.write_text(contract)
+        options = ("--contract", str(path))
+    assert cli.main(["check", str(real_log("healthy-topk1")), *options, "-f", "json"]) == 2
+    printed = capsys.readouterr()
+    assert words in printed.err
+    report = json.loads(printed.out)
+    assert report["verdict"] == "unknown"
+    assert words in report["headline"]

@@ -265,7 +265,9 @@ def check(
         "sglang_version": sglang_version,
     }
     call = ", ".join(filter(None, [repr(contract) if contract else "", arguments(**words)]))
-    return ask(logs, shared, Checker(contract, **words), f"check({call})", fail_on, follow=follow, charts=True)
+    part_of = str(shared.select()) if shared.select() else None
+    checker = Checker(contract, part_of=part_of, **words)
+    return ask(logs, shared, checker, f"check({call})", fail_on, follow=follow, charts=True)
 
 
 CONTRACT = Registry()

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
 from logscope.cli.options import given
-from logscope.cli.session import FINDINGS, OK, say
+from logscope.cli.session import FINDINGS, OK, TROUBLE, say
 from logscope.errors import InputError, Message, UsageError, did_you_mean
 from logscope.render import FORMATS, SUFFIXES, Style, format_of, known_format, render
 
@@ -95,7 +95,13 @@ def show(report: Report, speaking: General, output: Output, fail_on: str | None 
 
 
 def exit_code(report: Report, fail_on: str | None = None) -> int:
-    """Return 1 when a finding at least as severe as ``fail_on`` stands; without it, when the report says so."""
+    """Return 1 when a finding at least as severe as ``fail_on`` stands; without it, when the report says so.
+
+    A gate that looked at nothing is trouble: ``facts["undecided"]`` says why.
+    """
+    if report.facts.get("undecided"):
+        say(Message(report.facts["undecided"]), "error")
+        return TROUBLE
     if fail_on is None:
         return FINDINGS if report.verdict == "findings" else OK
     order = ("error", "warning", "note")

@@ -53,56 +53,35 @@ _MIXED = 3
 
 
 @dataclass
-class Silence:
-    """Signs of rounds of which no verify is printed, between extends that print captures.
+class Silent:
+    """Rounds of one scheduler behind its last verify, of which none is printed, and the extends around them.
 
-    before, between, after
-        signs up to the first extend with captures, between extends, behind the last one; None: there is none.
+    signs, first
+        draft_extends without a verify, and statistics lines of rounds without a graph; between extends where there is
+        no verify.
+    extend
+        the first extend with captures behind the first sign: prints were not simply switched off.
     """
 
-    extend: tuple[Place, Place] | None = None  # first and last
-    before: tuple[int, Place | None] = (0, None)
-    between: tuple[int, Place | None, Place | None] = (0, None, None)  # signs, the first, the extend behind it
-
-    after: tuple[int, Place | None] = (0, None)
-
-    def __add__(self, other: Silence) -> Silence:
-        """Return both as one."""
-        if self.extend is None or other.extend is None:
-            if self.extend is None and other.extend is None:
-                return Silence(before=_more(self.before, other.before))
-            if self.extend is None:
-                return replace(other, before=_more(self.before, other.before))
-            return replace(self, after=_more(self.after, other.before))
-        gap = _more(self.after, other.before)
-        between = max(self.between, (*gap, other.extend[0]), other.between, key=lambda one: one[0] >= _SIGNS)
-        return Silence((self.extend[0], other.extend[1]), self.before, between, other.after)
-
-
-def _more(one: tuple[int, Place | None], other: tuple[int, Place | None]) -> tuple[int, Place | None]:
-    return one[0] + other[0], one[1] or other[1]
-
-
-@dataclass
-class Stop:
-    """What came after a scheduler's last verify: rounds of the draft, the first of them, the extend behind that."""
-
     verify: Seen | None = None
-    rounds: int = 0
+    begun: bool = False
+    signs: int = 0
     first: Place | None = None
-    extends: tuple[Place, ...] = ()  # the first and the last with captures, behind the verify
+    extend: Place | None = None
+    lead: tuple[Place, ...] = ()
 
-    def __add__(self, other: Stop) -> Stop:
+    def __add__(self, other: Silent) -> Silent:
         """Return both as one."""
         if other.verify is not None:
             return other
-        extends = self.extends + other.extends
-        return Stop(self.verify, self.rounds + other.rounds, self.first or other.first, (*extends[:1], *extends[-1:]))
-
-    @property
-    def extend(self) -> Place | None:
-        """The extend that shows that prints go on behind the rounds."""
-        return next((one for one in self.extends if self.first is not None and one.line > self.first.line), None)
+        if not (self.begun or self.verify):
+            return replace(other, begun=self.begun or other.begun)
+        if self.first is not None and other.lead and self.extend is None:
+            extend: Place | None = other.lead[0]
+        else:
+            extend = self.extend or other.extend
+        lead = (*self.lead, *other.lead)[:1]
+        return Silent(self.verify, True, self.signs + other.signs, self.first or other.first, extend, lead)
 
 
 @rule(
@@ -119,103 +98,82 @@ class Stop:
 )
 def none_in_verify(view: View) -> dict[str, Any]:
     """Serving verify passes have no hidden capture, and no graph explains it."""
-    serving = (view.during == SERVING) & ~view.piece
+    serving, has = (view.during == SERVING) & ~view.piece, view.captured > 0
     verify = serving & view.target & (view.phase == VERIFY) & (view.complete | (view.end >= 0))
-    has = view.captured > 0
-    part: dict[str, Any] = {"onset": view.onset(verify & (has | view.clean), ~has)}
     other = serving & view.target & (view.phase != EXTEND)
     extend = serving & view.target & (view.phase == EXTEND) & has & view.complete
     # A second draft_extend behind one joined state: a verify ran and printed nothing.
     told = view.passes["due_line"].is_not_null().to_numpy() & ~view.passes["due_fresh"].to_numpy()
     second = serving & ~view.target & (view.phase == DRAFT_EXTEND) & told
     lines = view.server.filter((pl.col("event") == "decode_stats") & (pl.col("during") == "serving"))
-    part["graph"] = bool(lines["graph"].any())
-    eager = lines.filter((pl.col("graph") == False) & pl.col("accept_len").is_not_null())["line"].to_list()  # noqa: E712
-    part["verify"] = bool(other.any())
-    part["silence"] = _silence(view, np.flatnonzero(second), eager, np.flatnonzero(extend))
-    stops = {}
+    eager = lines.filter(~pl.col("graph") & pl.col("accept_len").is_not_null())["line"].to_list()
+    silent = {}
     for group in np.unique(view.group[serving]).tolist():
-        mine = view.group == group
+        mine = serving & (view.group == group)
         last = np.flatnonzero(other & mine)
-        start = int(last[-1]) if len(last) else -1
-        rounds = np.flatnonzero(second & mine & (np.arange(view.size) > start))
-        after = np.flatnonzero(extend & mine & (np.arange(view.size) > start))
-        if len(rounds):
-            # Of the extends the first behind the first round tells; it stands first in the pair.
-            after = after[after > rounds[0]] if start >= 0 and (after > rounds[0]).any() else after
-        places = [view.seen(int(row)).place for row in after.tolist()]
-        stops[view.tables.groups[group]] = Stop(
-            view.seen(start) if start >= 0 else None,
-            len(rounds),
-            view.seen(int(rounds[0])).place if len(rounds) else None,
-            (*places[:1], *places[1:][-1:]),
+        extends = view.line[extend & mine].tolist()
+        start = int(view.line[last[-1]]) if len(last) else min(extends, default=0)
+        # Where the draft prints nothing, statistics lines tell of its rounds.
+        rounds = eager if view.target[mine].all() else view.line[second & mine].tolist()
+        signs = sorted(line for line in rounds if line > start > 0)
+        behind = [Place(view.file, line) for line in extends if line > start or not len(last)]
+        after = [place for place in behind if signs and place.line > signs[0]]
+        silent[view.tables.groups[group]] = Silent(
+            view.seen(int(last[-1])) if len(last) else None,
+            bool(extends),
+            len(signs),
+            Place(view.file, signs[0]) if signs else None,
+            after[0] if after else None,
+            tuple(behind[:1]),
         )
-    part["stops"] = stops
-    return part
+    return {
+        "onset": view.onset(verify & (has | view.clean), ~has),
+        "graph": bool(lines["graph"].any()),
+        "silent": silent,
+    }
 
 
-def _silence(view: View, rounds: Array, eager: list[int], extends: Array) -> Silence:
-    signs = sorted([*view.line[rounds].tolist(), *eager])
-    if not len(extends):
-        return Silence(before=(len(signs), Place(view.file, signs[0]) if signs else None))
-    places = view.line[extends]
-    parts = np.searchsorted(places, signs)
-    found = Silence((Place(view.file, int(places[0])), Place(view.file, int(places[-1]))))
-    by: dict[int, list[int]] = {}
-    for part, line in zip(parts.tolist(), signs, strict=True):
-        by.setdefault(part, []).append(line)
-    for part, lines in by.items():
-        said = (len(lines), Place(view.file, lines[0]))
-        if part == 0:
-            found.before = said
-        elif part == len(places):
-            found.after = said
-        elif found.between[0] < _SIGNS:
-            found.between = (*said, Place(view.file, int(places[part])))
-    return found
+def _silent(part: dict[str, Any], life: Life) -> Silent | None:
+    """Return the scheduler of which no verify is printed (any more) while rounds and extends go on."""
+    if life.segment.graphs_captured or part["graph"] or not life.fact("target_lines"):
+        return None
+    enough = (
+        one for one in part["silent"].values() if one.signs >= (_STOPPED if one.verify else _SIGNS) and one.extend
+    )
+    return next(enough, None)
 
 
 @none_in_verify.answer
 def _(part: dict[str, Any], life: Life) -> Iterator[Finding]:
-    onset, graphs = part["onset"], life.segment.graphs_captured or part["graph"]
-    printed = life.fact("target_lines")
-    if onset.first is not None and printed and not life.segment.graphs_captured and onset.bad * 2 > onset.since:
-        yield none_in_verify.told(onset)
-        return
-    said: dict[str, Any] = {"severity": "warning", "expected": none_in_verify.says["expected"]}
-    if graphs:
-        return
-    signs, first, last = part["silence"].between
-    if signs >= _SIGNS and not part["verify"]:
-        yield none_in_verify.finding(
-            "Extends print hidden captures, verifies print none, and the rounds ran without CUDA graphs.",
-            first,
-            actual="no verify is printed",
-            evidence=f"rounds were run at {first}, and the next extend at {last} prints captures again",
-            help="the target captures in extend only, or its prints stand in the extend branch only",
-            **said,
+    onset, silent = part["onset"], _silent(part, life)
+    if onset.first is not None and life.fact("target_lines") and not life.segment.graphs_captured:
+        if onset.bad * 2 > onset.since:
+            yield none_in_verify.told(onset)
+    elif silent is not None:
+        verify, rounds = silent.verify, count(silent.signs, "round")
+        before = (
+            f"the last verify is pass {verify.number} ({verify.place})" if verify else f"rounds ran at {silent.first}"
         )
-        return
-    stops = part["stops"].values() if printed else ()
-    stop = next((one for one in stops if one.verify and one.rounds >= _STOPPED and one.extend is not None), None)
-    if stop is not None:
-        where = source_name(stop.verify.source)
+        where = source_name(verify.source) if verify and len(part["silent"]) > 1 else ""
+        message = "Extends print hidden captures, verifies print none, and the rounds ran without CUDA graphs."
+        if verify:
+            message = f"No verify is printed any more from {silent.first} on, while rounds and extends go on."
         yield none_in_verify.finding(
-            f"No verify is printed any more from {stop.first} on, while the draft's rounds and extends go on.",
-            stop.first,
-            actual=f"{count(stop.rounds, 'round')} of the draft without one",
-            evidence=f"the last verify is pass {stop.verify.number} ({stop.verify.place}); the next extend at"
-            f" {stop.extend} prints captures again, and the rounds ran without CUDA graphs"
-            f"{f'; in {where}' if where and len(part['stops']) > 1 else ''}",
-            help="something switches captures, or their prints, off in verify while the server runs",
-            **said,
+            message,
+            silent.first,
+            severity="warning",
+            expected=none_in_verify.says["expected"],
+            actual=f"{rounds} without one",
+            evidence=f"{before}; the next extend at {silent.extend} prints captures again, and the rounds ran without"
+            f" CUDA graphs{f'; in {where}' if where else ''}",
+            help="something switches captures, or their prints, off in verify",
         )
 
 
 @none_in_verify.checked
 def _(part: dict[str, Any], life: Life) -> Checked:
-    silent = part["silence"].between[0] >= _SIGNS and not part["verify"] and not part["graph"]
-    return Checked((part["onset"].seen if life.fact("target_lines") else 0) + silent)
+    looked = part["onset"].seen if life.fact("target_lines") else 0
+    return Checked(looked + (_silent(part, life) is not None))
 
 
 @none_in_verify.why_not

@@ -8,7 +8,7 @@ judged beside the usual one.
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import combinations, product
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from logscope.model import Finding
-    from logscope.rules.evidence import Array, Columns, Life, Seen, Taken, View
+    from logscope.rules.evidence import Array, Columns, Life, Seen, View
 
 # Inputs of spec v1 that must be comparable before their share means anything.
 _LEAST_V1_INPUTS = 5
@@ -698,84 +698,65 @@ def _(part: dict[str, Any], life: Life) -> Checked:
 # ----------------------------------------------------------------------------------------------------- frozen states
 
 
-class _Streak(NamedTuple):
-    """A run of passes that print one state unchanged: how many repetitions, and the first of them."""
-
-    times: int
-    first: Seen
-
-
+@dataclass
 class Frozen:
     """States of one source from pass to pass.
 
-    edges
-        the first and the last pass: their states by layer, and what a finding needs of them.
-    lead, trail
-        by layer, repetitions from the first pass on, and up to the last one.
+    first, last
+        the passes at its edges, as many as a streak needs: a streak over a border stands in them.
     found
-        by layer, the first streak that is long enough.
+        by layer the first pass that repeats a state, of a streak that is long enough.
     """
 
-    def __init__(self, seen: int, width: int, edges: list[Any], lead: Any, trail: Any, found: Any) -> None:
-        self.seen, self.width, self.edges = seen, width, edges
-        self.lead, self.trail, self.found = lead, trail, found
+    seen: int
+    width: int
+    first: _Passes
+    last: _Passes
+    found: dict[int, Seen]
 
     def __add__(self, other: Frozen) -> Frozen:
-        """Return both as one: the streaks at the border are joined."""
-        (first, last), (begin, end) = self.edges, other.edges
-        both, still = _unchanged(last, begin)
-        found, trail, lead = dict(self.found), dict(other.trail), dict(self.lead)
-        for layer in both:
-            run = other.lead.get(layer, _Streak(0, begin.seen))
-            if layer not in still:
-                continue
-            before = self.trail.get(layer)
-            streak = _Streak(
-                (before.times if before else 0) + 1 + run.times, before.first if before else begin.detail(layer)
-            )
-            if streak.times >= _FROZEN:
-                found.setdefault(layer, streak)
-            if run.times == other.seen:
-                trail[layer] = streak
-            if lead.get(layer, _Streak(0, first.seen)).times == self.seen:
-                lead[layer] = _Streak(self.seen + 1 + run.times, streak.first)
-        for layer, streak in other.found.items():
-            found.setdefault(layer, streak)
-        counted = self.seen + other.seen + (len(both) > 1)
-        return Frozen(counted, max(self.width, other.width, len(both)), [first, end], lead, trail, found)
+        """Return both as one."""
+        seen, width, found = _streaks(_Passes.joined(self.last, other.first))
+        inside = sum(_streaks(part)[0] for part in (self.last, other.first))
+        return Frozen(
+            self.seen + other.seen + seen - inside,
+            max(self.width, other.width, width),
+            _Passes.joined(self.first, other.first).part(slice(0, _FROZEN)),
+            _Passes.joined(self.last, other.last).part(slice(-_FROZEN, None)),
+            {**other.found, **found, **self.found},
+        )
 
 
-class _Edge:
-    """The telling states of one pass: {layer: (norm, slack, first values, rounded, line)}."""
+@dataclass
+class _Passes:
+    """Captured states of passes in a row: [passes, captures] each, and what a finding names."""
 
-    def __init__(self, view: View, row: int) -> None:
-        self.seen = view.seen(row)
-        self.verify = bool(view.phase[row] == VERIFY)
-        self.states = {}
-        telling = _telling(view.taken(view.captures[row]))
-        for place, tells in zip(view.captures[row].tolist(), telling.tolist(), strict=True):
-            layer = int(view.records["layer"][place])
-            if place >= 0 and tells and layer > 0:
-                self.states[layer] = {name: column[place : place + 1] for name, column in view.records.items()}
+    states: Columns
+    verify: Array
+    rows: Any
+    seen: Any = None
 
-    def detail(self, layer: int) -> Seen:
-        state = self.states[layer]
-        values = state["values"][0][: int(state["count"][0])].tolist()
-        place = Place(self.seen.place.file, int(state["line"][0]))
-        return self.seen._replace(place=place, detail={"head": head_words(values)})
+    def at(self, number: int) -> Seen:
+        """Return what a finding names of one of them."""
+        found: Seen = self.rows[number] if self.seen is None else self.seen(int(self.rows[number]))
+        return found
 
+    @classmethod
+    def joined(cls, one: _Passes, other: _Passes) -> _Passes:
+        """Return the passes of both."""
+        wide = max(part.states["layer"].shape[1] for part in (one, other))
 
-def _unchanged(before: _Edge, now: _Edge) -> tuple[list[int], list[int]]:
-    """Return the layers that both passes print, and those whose state is the same in both."""
-    both = [layer for layer in now.states if layer in before.states]
-    if len(both) < 2:
-        return [], []
-    still = [layer for layer in both if same_head(now.states[layer], before.states[layer])[0] == 1]
-    # All of them unchanged is the same prompt again, unless it is a verify: its tokens are new every time.
-    if len(still) == len(both):
-        norms = all(same_norm(now.states[layer], before.states[layer])[0] == 1 for layer in both)
-        still = still if now.verify and norms else []
-    return both, still
+        def padded(column: Array) -> Array:
+            sides = [(0, 0), (0, wide - column.shape[1]), *[(0, 0)] * (column.ndim - 2)]
+            return np.pad(column, sides, constant_values=0 if column.dtype.kind in "bu" else -1)
+
+        states = {name: np.concatenate([padded(part.states[name]) for part in (one, other)]) for name in one.states}
+        return cls(states, np.concatenate([one.verify, other.verify]), one.rows + other.rows)
+
+    def part(self, rows: slice) -> _Passes:
+        """Return some of them."""
+        states = {name: column[rows] for name, column in self.states.items()}
+        return _Passes(states, self.verify[rows], [self.at(number) for number in range(len(self.verify))[rows]])
 
 
 @rule(
@@ -786,90 +767,80 @@ def _unchanged(before: _Edge, now: _Edge) -> tuple[list[int], list[int]]:
     needs="target passes with two or more layer captures that print first values",
     message="{what} from pass to pass, while {but}.",
     expected="another state in every pass",
-    actual="{head} in {passes} passes in a row",
+    actual="{head} in more than {passes} passes in a row",
     evidence="the first repetition is in {pass_}, line {line}",
     help="what is captured is a view of a buffer that is not written any more",
 )
 def frozen(view: View) -> dict[Any, Frozen]:
     """A captured state does not change from pass to pass while the others do, or none changes from verify to verify."""
     made = {}
-    states = view.taken(view.captures)
     useful = view.target & view.judged & (view.captured > 0)
-    telling = _telling(states) & (states["layer"] > 0)
     for group in np.unique(view.group[useful]).tolist():
         rows = np.flatnonzero(useful & (view.group == group))
-        made[view.tables.groups[group]] = _streaks(view, rows, states, telling)
+        taken = view.taken(view.captures[rows])
+        names = ("layer", "norm", "slack", "values", "count", "key", "rounded", "line")
+        every = _Passes(
+            {name: taken[name] for name in names}, view.phase[rows] == VERIFY, [view.seen(row) for row in rows]
+        )
+        seen, width, found = _streaks(every)
+        edges = (every.part(slice(0, _FROZEN)), every.part(slice(-_FROZEN, None)))
+        made[view.tables.groups[group]] = Frozen(seen, width, *edges, found)
     return made
 
 
-def _streaks(view: View, rows: Array, states: Taken, telling: Array) -> Frozen:
-    """Return the streaks of one source. Passes are compared column by column where their layers stand alike."""
-    first, last = _Edge(view, int(rows[0])), _Edge(view, int(rows[-1]))
-    steps = len(rows) - 1
-    lead: dict[int, _Streak] = {}
-    trail: dict[int, _Streak] = {}
-    found: dict[int, _Streak] = {}
-    if not steps:
-        return Frozen(0, 0, [first, last], lead, trail, found)
-    wide = view.captures.shape[1]
-    one, other = states.at(rows[:-1]), states.at(rows[1:])
-    both = telling[rows[:-1]] & telling[rows[1:]] & (one["layer"] == other["layer"])
-    heads = np.zeros((steps, wide), np.bool_)
-    norms = np.zeros((steps, wide), np.bool_)
-    for column in range(wide):
-        mine, theirs = (some.at((slice(None), column)) for some in (other, one))
-        heads[:, column] = both[:, column] & (same_head(mine, theirs) == 1)
-        norms[:, column] = same_norm(mine, theirs) == 1
+def _streaks(passes: _Passes) -> tuple[int, int, dict[int, Seen]]:
+    """Return the comparisons of passes with the one before, the most layers in one, and by layer the first streak."""
+    states, verify = passes.states, passes.verify[1:]
+    telling = _telling(states) & (states["layer"] > 0)
+    now, before = ({name: column[rows] for name, column in states.items()} for rows in (slice(1, None), slice(-1)))
+    both = telling[1:] & telling[:-1] & (now["layer"] == before["layer"])
+    heads, norms = same_head_of(now, before) & both, same_norm(now, before) == 1
     amount = both.sum(axis=1)
-    every = (heads | ~both).all(axis=1)
-    allowed = (view.phase[rows[1:]] == VERIFY) & (norms | ~both).all(axis=1)
-    still = heads & ((amount > 1) & (~every | allowed))[:, None]
-    layers = np.where(both, other["layer"], -1)
-    for layer in np.unique(layers[still]).tolist() if still.any() else ():
-        mask = (still & (layers == layer)).any(axis=1)
-        present = (layers == layer).any(axis=1) & (amount > 1)
-        run, begins = 0, 0
-        # Only layers that repeat are walked, step by step.
-        for at in np.flatnonzero(present).tolist():
-            if not mask[at]:
-                if run and run == at:
-                    lead.setdefault(layer, _Streak(run, _Edge(view, int(rows[begins + 1])).detail(layer)))
-                run = 0
-                continue
-            begins = at if not run else begins
-            run += 1
-            if run >= _FROZEN and (
-                layer not in found or found[layer].first.number == int(view.number[rows[begins + 1]])
-            ):
-                found[layer] = _Streak(run, _Edge(view, int(rows[begins + 1])).detail(layer))
-        if run:
-            trail[layer] = _Streak(run, _Edge(view, int(rows[begins + 1])).detail(layer))
-            if begins == 0:
-                lead.setdefault(layer, trail[layer])
-    return Frozen(int((amount > 1).sum()), int(amount.max()), [first, last], lead, trail, found)
+    # All of them unchanged is the same prompt again, unless it is a verify: its tokens are new every time.
+    every = (heads | ~both).all(axis=1) & ~(verify & (norms | ~both).all(axis=1))
+    still = heads & ((amount > 1) & ~every)[:, None]
+    found: dict[int, Seen] = {}
+    for layer in np.unique(now["layer"][still]).tolist() if still.any() else ():
+        mask = (still & (now["layer"] == layer)).any(axis=1)
+        run = np.convolve(mask, np.ones(_FROZEN, np.int64), "valid") == _FROZEN if len(mask) >= _FROZEN else mask[:0]
+        if run.any():
+            at = int(run.argmax()) + 1
+            column = int((states["layer"][at] == layer).argmax())
+            values = states["values"][at, column][: int(states["count"][at, column])].tolist()
+            seen = passes.at(at)
+            place = Place(seen.place.file, int(states["line"][at, column]))
+            found[layer] = seen._replace(place=place, detail={"head": head_words(values)})
+    return int((amount > 1).sum()), int(amount.max(initial=0)), found
+
+
+def same_head_of(one: Columns, other: Columns) -> Array:
+    """Return where first values of tables of states agree."""
+    equal = [
+        same_head(*({name: column[:, at] for name, column in side.items()} for side in (one, other))) == 1
+        for at in range(one["layer"].shape[1])
+    ]
+    return np.stack(equal, axis=1) if equal else np.zeros(one["layer"].shape, np.bool_)
 
 
 @frozen.answer
 def _(part: dict[Any, Frozen], life: Life) -> Iterator[Finding]:
-    found: dict[int, _Streak] = {}
+    found: dict[int, Seen] = {}
     for source in part.values():
-        for layer, streak in source.found.items():
-            if layer not in found or streak.first.place.line < found[layer].first.place.line:
-                found[layer] = streak
+        for layer, seen in source.found.items():
+            found[layer] = min(found.get(layer, seen), seen, key=lambda one: one.place.line)
     told = sorted(found.items())
     whole = len(found) == max((one.width for one in part.values()), default=0) > 1
     if whole:
-        told = [min(found.items(), key=lambda one: one[1].first.place.line)]
-    for layer, streak in told:
+        told = [min(found.items(), key=lambda one: one[1].place.line)]
+    for layer, first in told:
         what = "No captured state changes" if whole else f"The state of layer {layer} does not change"
         but = "new tokens change every state" if whole else "other layers' do"
-        first = streak.first
-        detail = {**first.detail, "what": what, "but": but, "passes": streak.times + 1, "line": first.place.line}
+        detail = {**first.detail, "what": what, "but": but, "passes": _FROZEN, "line": first.place.line}
         yield frozen.told(Onset(1, 1, 1, first._replace(detail=detail)))
 
 
 @frozen.checked
-def _(part: dict[Any, Frozen], _life: Life) -> Checked:
+def _(part: dict[Any, Frozen], life: Life) -> Checked:
     return Checked(sum(one.seen for one in part.values()))
 
 
