@@ -38,28 +38,16 @@ class Question(Protocol):
 class Asked:
     """A question while batches are given to it."""
 
-    def __init__(self, question: Any) -> None:
+    def __init__(self, question: Question) -> None:
         self._question = question
         self._parts: list[Any] = []
-        self._known: set[int] = set()
 
     def add(self, tables: Tables) -> None:
         """Take the next batch."""
-        question = self._question
-        if not hasattr(question, "partial"):
-            # A question over objects, until it stands on tables.
-            for item in tables.items(copies=getattr(question, "keep_copies", False), known=self._known):
-                question.see(item)
-            return
-        self._parts.append(question.partial(tables))
+        self._parts.append(self._question.partial(tables))
         if len(self._parts) >= _PARTS:
-            self._parts = [question.combine(self._parts)]
+            self._parts = [self._question.combine(self._parts)]
 
     def report(self, context: Context) -> Report:
         """Return the answer to all that was taken."""
-        question = self._question
-        if not hasattr(question, "partial"):
-            found: Report = question.report(context)
-            return found
-        made: Report = question.report(question.combine(self._parts), context)
-        return made
+        return self._question.report(self._question.combine(self._parts), context)

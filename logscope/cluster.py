@@ -1,12 +1,11 @@
 """Many logs on many machines: files are read where workers run, on an engine that exists already (Dask).
 
 This module is responsible for giving each file to a worker, for trying again when a worker dies, and for handing the
-items back in the order the files were named. It must not know what a question asks: the answer is computed from the
-same items, in the same order, as in one process, and so is the same.
+parts of an answer back in the order the files were named. It must not know what a question asks: the parts are the
+same, in the same order, as in one process, and so is the answer.
 
-A task is one whole file: parsing and labelling, four fifths of the work, run on the workers; a worker sends back
-forward passes and server lines (copies collapsed, texts shared), and the question is folded where it was asked. Dask
-was chosen over Ray because it is a fifth of the size to install, starts a local cluster in two seconds instead of six,
+A task is one whole file; a worker sends back its small part of the answer, and the parts are added up where the question
+was asked. Dask was chosen over Ray because it is a fifth of the size to install, starts a local cluster in two seconds instead of six,
 and finished the same work sooner (docs/howto/scale-out.md has the numbers and says when it pays).
 """
 
@@ -26,8 +25,9 @@ from logscope.reading import Reading, batches, sources_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
+    from logscope.asking import Question
     from logscope.model import Accounting
-    from logscope.report import Query, Report
+    from logscope.report import Report
 
 ENGINES = ("dask",)
 # How often a file is given to another worker when the one that read it died.
@@ -36,15 +36,15 @@ RETRIES = 3
 
 @dataclass(slots=True)
 class Part:
-    """What a worker sends back of one file: its parts of the answer, and what is known of its reading."""
+    """What a worker sends back of one file: its part of the answer, packed, and what is known of its reading."""
 
     name: str
-    parts: bytes
+    packed: bytes
     accounting: Accounting
     warnings: list[str]
 
 
-def read_file(question: Any, name: str, grammars: Sequence[str] = ()) -> Part:
+def read_file(question: Question, name: str, grammars: Sequence[str] = ()) -> Part:
     """Read one file, on a worker: the whole pipeline up to the question's own parts.
 
     Raises
@@ -55,17 +55,13 @@ def read_file(question: Any, name: str, grammars: Sequence[str] = ()) -> Part:
     """
     reading = Reading()
     found = batches(sources_of([name]), grammars_module.load(grammars), reading)
-    if hasattr(question, "partial"):
-        parts = [question.combine([question.partial(tables) for tables in found])]
-    else:
-        known: set[int] = set()
-        parts = [item for tables in found for item in tables.items(copies=False, known=known)]
-    packed = zlib.compress(pickle.dumps(parts, protocol=pickle.HIGHEST_PROTOCOL), level=1)
+    part = question.combine([question.partial(tables) for tables in found])
+    packed = zlib.compress(pickle.dumps(part, protocol=pickle.HIGHEST_PROTOCOL), level=1)
     return Part(name, packed, reading.accounting, reading.warnings)
 
 
 def answer(
-    query: Query,
+    query: Question,
     inputs: Iterable[Any],
     *,
     engine: str = "dask",
@@ -79,7 +75,7 @@ def answer(
     Parameters
     ----------
     query
-        the question; it is folded in this process.
+        the question; its parts are added up in this process.
     inputs
         files, folders, globs: names that every worker can open.
     grammars
@@ -118,20 +114,12 @@ def answer(
     for part in done:
         reading.accounting.add(part.accounting)
         reading.warnings.extend(part.warnings)
-        found = pickle.loads(zlib.decompress(part.parts))  # noqa: S301 - from our own workers
-        if hasattr(query, "partial"):
-            parts += found
-        else:
-            for item in found:
-                query.see(item)
-    if hasattr(query, "partial"):
-        report: Report = query.report(query.combine(parts), reading.context())
-        return report
-    return query.report(reading.context())
+        parts.append(pickle.loads(zlib.decompress(part.packed)))  # noqa: S301 - from our own workers
+    return query.report(query.combine(parts), reading.context())
 
 
 def _on_dask(
-    question: Any,
+    question: Question,
     names: list[str],
     grammars: list[str],
     address: str | None,

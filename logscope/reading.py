@@ -15,7 +15,7 @@ from itertools import count
 from typing import TYPE_CHECKING, Any
 
 from logscope.errors import UsageError
-from logscope.model import Accounting, ServerEvent
+from logscope.model import Accounting, Place
 from logscope.passes.finder import Finder
 from logscope.report import Context
 from logscope.scan.labels import Labels
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 
     from logscope.grammar import Grammar
     from logscope.model import Payload
-    from logscope.report import Item
     from logscope.scan.chunk import Chunk
     from logscope.sources.streams import Source
     from logscope.tables.tables import Tables
@@ -53,7 +52,7 @@ class Reading:
     accounting: Accounting = field(default_factory=Accounting)
     warnings: list[str] = field(default_factory=list)
     origins: dict[str, dict[str, Any]] = field(default_factory=dict)
-    misses: list[ServerEvent] = field(default_factory=list)
+    misses: list[tuple[Place, str | None]] = field(default_factory=list)
     keys: count[int] = field(default_factory=lambda: count(1))
 
     def begin(self, source: Source) -> None:
@@ -68,11 +67,14 @@ class Reading:
             if known is not None:
                 self.origins[source.name] = known
 
-    def note_misses(self, items: Iterable[Item]) -> None:
-        """Keep the first texts that look like records and are none."""
+    def note_misses(self, tables: Tables) -> None:
+        """Keep where the first texts stand that look like records and are none, and why they are none."""
         if len(self.misses) < MISSES:
-            missed = [item for item in items if isinstance(item, ServerEvent) and item.payload.kind == "unparsed"]
-            self.misses += missed[: MISSES - len(self.misses)]
+            missed = (tables.server["kind"] == "unparsed").arg_true().head(MISSES - len(self.misses))
+            self.misses += [
+                (Place(tables.files[tables.server["file"][row]], tables.server["line"][row]), tables.payload(row).reason)
+                for row in missed.to_list()
+            ]
 
     def context(self) -> Context:
         """Return what questions may ask for."""
@@ -128,11 +130,13 @@ def batches(
             wrong += chunk.accounting.invalid_utf8_bytes
             invalid += chunk.invalid_lines
             if found is not None:
+                reading.note_misses(found)
                 yield found
             if on_block is not None:
                 on_block(Block(source.name, chunk.end - chunk.size, 0, bytes(chunk.size)))
         last = finder.end()
         if last is not None:
+            reading.note_misses(last)
             yield last
         _warn(reading, source, wrong, invalid)
 

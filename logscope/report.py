@@ -1,10 +1,7 @@
 """The one value every question is answered with: headline, findings, tables, facts, accounting.
 
-This module is responsible for :class:`Report` and its fixed JSON form, and for :class:`Query`, the fold every
-question is written as. It must not know how a report is shown (render.py), nor where the items come from (run.py).
-
-A question is a *fold*: it sees every item of a run once, in order, keeps what it needs and answers at the end. The
-same fold therefore serves a run in memory, a stream with flat memory, and a live log.
+This module is responsible for :class:`Report` and its fixed JSON form. It must not know how a report is shown
+(:mod:`logscope.render`), nor how a question comes to its answer (:mod:`logscope.asking`).
 
 What a person sees first is :attr:`Report.screen`, a view of the same answer that no machine-readable form holds: a list
 of sentences, :class:`Line` and :class:`Table`, the verdict first, worst first. :mod:`logscope.render.screen` sets it on
@@ -33,12 +30,12 @@ import math
 import os
 import shlex
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from logscope.model import Accounting, Finding, ForwardPass, Place, Segment, ServerEvent, Verdict
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterator
 
     import polars as pl
 
@@ -262,22 +259,3 @@ class Context:
             folders = list(dict.fromkeys(map(os.path.dirname, logs)))
             logs = folders if len(folders) == 1 and folders[0] else ["LOG..."]
         return " ".join(["logscope", name, *(log if log == "LOG..." else shlex.quote(log) for log in logs)])
-
-
-class Query(Protocol):
-    """A question as a fold over the items of a run."""
-
-    kind: ClassVar[str]
-
-    def see(self, item: Item) -> None:
-        """Take one item, in order: a segment before what belongs to it, passes and server lines in file order."""
-
-    def report(self, context: Context) -> Report:
-        """Answer. May be asked again after further items (a live log)."""
-
-
-def ask(query: Query, items: Iterable[Item], context: Context) -> Report:
-    """Show every item to the query and return its answer."""
-    for item in items:
-        query.see(item)
-    return query.report(context)

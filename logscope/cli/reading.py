@@ -20,10 +20,10 @@ from logscope.render.text import plural, visible
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from logscope.asking import Asked
+    from logscope.asking import Asked, Question
     from logscope.cli.options import Shared
     from logscope.reading import Reading
-    from logscope.report import Query, Report
+    from logscope.report import Report
     from logscope.run import Run
     from logscope.sources.blocks import Block
     from logscope.sources.streams import Source
@@ -37,7 +37,7 @@ REDRAW = 0.25
 def ask(
     logs: Sequence[str],
     shared: Shared,
-    query: Query,
+    query: Question,
     call: str,
     fail_on: str | None = None,
     *,
@@ -62,7 +62,7 @@ def ask(
 
 
 def on_engine(
-    logs: Sequence[str], shared: Shared, query: Query, engine: str, address: str | None, *, follow: bool
+    logs: Sequence[str], shared: Shared, query: Question, engine: str, address: str | None, *, follow: bool
 ) -> int:
     """Ask one question of many files that are read on a cluster; each file that is done is said on a terminal."""
     from logscope import cluster  # noqa: PLC0415 - an engine is an extra
@@ -88,7 +88,7 @@ def on_engine(
     return show(report, shared, shared)
 
 
-def _ask_page(logs: Sequence[str], shared: Shared, query: Query, fail_on: str | None) -> int:
+def _ask_page(logs: Sequence[str], shared: Shared, query: Question, fail_on: str | None) -> int:
     """Show the answer as a page, with charts and the lines behind its findings."""
     from logscope.cli.evidence import page_text  # noqa: PLC0415 - pages only
     from logscope.queries.acceptance import Accept  # noqa: PLC0415
@@ -100,7 +100,7 @@ def _ask_page(logs: Sequence[str], shared: Shared, query: Query, fail_on: str | 
     return exit_code(report, fail_on)
 
 
-def answer(logs: Sequence[str], shared: Shared, query: Query) -> Report:
+def answer(logs: Sequence[str], shared: Shared, query: Question) -> Report:
     """Return the answer to one question."""
     (report,) = answers(logs, shared, [query])
     return report
@@ -261,7 +261,7 @@ def recognised(reading: Reading) -> None:
     names = f"'{files[0]}'" if len(files) == 1 else f"{len(files)} files"
     if not accounting.bytes:
         raise NothingRecognised(f"{names} {'is' if len(files) == 1 else 'are'} empty")
-    near = [f"{item.place} looks like a record and is none: {item.payload.reason}" for item in reading.misses]
+    near = [f"{place} looks like a record and is none: {why}" for place, why in reading.misses]
     if accounting.quoted:
         near.append(f"{accounting.quoted} texts look like records but are quoted, in source code or a prompt")
     raise NothingRecognised(

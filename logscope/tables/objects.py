@@ -1,6 +1,6 @@
 """The tables of a batch as objects: segments, forward passes with their records, server lines.
 
-This module is responsible for that view. It is for questions that do not stand on tables yet, and goes with the last.
+This module is responsible for that view, which people use who look at one pass after the other. No question does.
 """
 
 from __future__ import annotations
@@ -24,21 +24,18 @@ _NAMES = [one.name for one in fields(Payload)]
 _VARYING = [_NAMES.index(name) for name in ("norm", "norm_resolution", "head", "length")]
 
 
-def items(tables: Tables, *, copies: bool = True, known: set[int] | None = None) -> Iterator[Item]:
+def items(tables: Tables, *, copies: bool = True) -> Iterator[Item]:
     """Yield segments, forward passes and server lines, file by file, in the order of their first lines.
 
-    ``copies`` False leaves out the places of copies that say word for word what the first one says. ``known`` are
-    the ids of segments that earlier batches have yielded; those of this one are added.
+    ``copies`` False leaves out the places of copies that say word for word what the first one says.
     """
-    known = set() if known is None else known
     places = [
         table.select("file", "offset", row=pl.int_range(pl.len()) * sign + shift)
         for table, sign, shift in ((tables.passes, 1, 0), (tables.server, -1, -1))
     ]
     order = pl.concat(places).sort("file", "offset", maintain_order=True)["row"].to_list()
     passes, server = _forwards(tables, copies=copies), _server_events(tables)
-    waiting = [one for one in tables.segments if id(one) not in known]
-    known.update(map(id, waiting))
+    waiting = tables.segments
     at = {(one.file, one.number): number for number, one in enumerate(waiting)}
     told = 0
     for row in order:

@@ -146,9 +146,9 @@ class Tables:
         """Yield the fixed event records of some events, in file order."""
         return frames.event_rows(self.events(select=select)[start:stop])
 
-    def items(self, *, copies: bool = True, known: set[int] | None = None) -> Iterator[Item]:
+    def items(self, *, copies: bool = True) -> Iterator[Item]:
         """Yield the same as objects (:func:`logscope.tables.objects.items`)."""
-        return objects.items(self, copies=copies, known=known)
+        return objects.items(self, copies=copies)
 
 
 def with_records(passes: pl.DataFrame, records: pl.DataFrame) -> pl.DataFrame:
