@@ -259,30 +259,6 @@ class RateRanges:
         last.smallest, last.largest = min(last.smallest, *rates), max(last.largest, *rates)
 
 
-    def extend(
-        self, lines: Sequence[int], lengths: Sequence[float], rates: Sequence[float], weights: Sequence[float]
-    ) -> None:
-        """Take printed pairs in order; at once where one reading explains them all."""
-        pairs = {pair: candidates(*pair, self.bonus) for pair in set(zip(lengths, rates, strict=True))}
-        last = self.ranges[-1] if self.ranges else None
-        common = list(pairs.values()) if last is None else [last.candidates, *pairs.values()]
-        loose = frozenset.intersection(*(one.loose for one in common)) if common else frozenset()
-        if not loose:
-            for pair in zip(lines, lengths, rates, weights, strict=True):
-                self.add(*pair)
-            return
-        strict = frozenset.intersection(*(one.strict for one in common))
-        if last is None:
-            last = RateRange(lines[0], lines[0], Candidates(strict, loose))
-            self.ranges.append(last)
-        last.candidates = Candidates(strict, loose)
-        last.last_line = lines[-1]
-        last.lines += len(lines)
-        last.weight += fsum(weights)
-        last.weighted += fsum(rate * weight for rate, weight in zip(rates, weights, strict=True))
-        last.smallest, last.largest = min(last.smallest, *rates), max(last.largest, *rates)
-
-
 def mixed(verdicts: list[Verdict]) -> bool:
     """Tell whether ranges certainly follow different definitions: other letters, or other formulas of one letter.
 
