@@ -75,7 +75,7 @@ _MOST_AXES = 64
 _MOST_NUMBERS = 2**63 - 1
 _AXIS_DIGITS = len(str(_MOST_NUMBERS))
 # No norm or state is near this, in any precision models are run in; what is was glued together from two numbers.
-_LARGEST = 1e100
+LARGEST = 1e100
 # What stands before a record is looked at so far back: no chain of prefixes is longer.
 LONGEST_BEFORE = 2048
 
@@ -435,7 +435,7 @@ def _unfinished(dialect: Dialect, key: str, value: Value, text: str) -> bool:
 def _put(payload: Payload, name: str, key: str, value: Value, text: str) -> bool:
     """Put a value into its column, or keep it as a typed field; False when it is of no form its column can have."""
     inner = value.value
-    if name == "shape" and inner is not None and inner != []:
+    if name == "shape" and inner is not None and as_json(inner) != []:
         if not _is_shape(value):
             return False
         payload.shape = tuple(as_json(inner))
@@ -500,7 +500,7 @@ def _one_number(value: Value, text: str) -> tuple[float, str] | None:
 
 def _can_be(number: float) -> bool:
     """Tell whether a tensor can hold a number (nan and inf it can): digits glued together make larger ones."""
-    return abs(number) < _LARGEST or not math.isfinite(number)
+    return abs(number) < LARGEST or not math.isfinite(number)
 
 
 def _numbers(value: Value, text: str) -> tuple[list[float], list[str] | None] | None:

@@ -14,12 +14,13 @@ from __future__ import annotations
 
 import codecs
 import re
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import polars as pl
 
-from logscope.grammar.records import Anchored
+from logscope.grammar.records import LARGEST, Anchored
 from logscope.model import NO_PREFIX, Accounting, Payload, Prefix
 from logscope.scan.chunk import PAYLOADS, PRINTS, VALUES, Chunk, Lines, columns, value_keys
 from logscope.scan.line_kinds import DIGITS, Template, learn
@@ -40,7 +41,7 @@ _NONE = -1  # sightings of a kind that is no record, whatever its digits so far
 # A line longer than this is not remembered, nor learned from.
 _LONG_LINE = 4096
 _CR = 13
-_NUMBER = r"-?(?:\d[\d.e+-]*|nan|inf)"
+_NUMBER = r"-?(?:\d{1,15}(?:\.\d{1,20})?(?:e[-+]\d\d)?|nan|inf)"
 _TAIL = rf"^(?:\d{{1,15}}\.\d{{4}}|nan|inf), first5=\[{_NUMBER}(?:, {_NUMBER}){{0,{VALUES - 1}}}\]$"
 _NORM_SLACK = 5e-5  # half the last of four printed decimals
 _COLUMNS = tuple(name for name in Payload.__slots__ if name not in ("fields", "length"))
@@ -220,7 +221,7 @@ class Scanner:
             flat = lists.filter(pl.Series(plain)).list.explode().cast(pl.Float64, strict=False).to_numpy()
             values[np.arange(VALUES) < count[:, None]] = flat
         mantissa = np.frexp(values)[0] * 2048  # bfloat16 and half precision have at most 11 bits
-        exact = ((mantissa == np.rint(mantissa)) | ~np.isfinite(values)).all(axis=1)
+        exact = (((mantissa == np.rint(mantissa)) & (np.abs(values) < LARGEST)) | ~np.isfinite(values)).all(axis=1)
         made = np.where((heads >= 0) & exact & ~several, 0, -1)
         ours = np.flatnonzero(made == 0)
         made[ours] = build.add_payloads(heads[ours], norms[ours], values[ours], count[ours], _NORM_SLACK, texts, ours)
@@ -243,6 +244,8 @@ class Scanner:
             payload = self._plain(text)
             if payload is not None and (payload.norm is None or payload.head is None or payload.norm_derived):
                 payload = None
+            elif payload is not None:
+                payload = replace(payload, head=None, head_resolution=None)  # each record's own
             _remember(self._heads, key, payload)
         return self._heads[key]
 
