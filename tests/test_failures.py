@@ -407,7 +407,7 @@ def test_a_killed_child_and_who_killed_it():
 
 
 def test_headers_belong_to_the_traceback_behind_them():
-    """ "WorkerProc failed to start." is no error of its own where its traceback is printed, and one where it is not."""
+    """A header as WorkerProc prints is no error of its own where its traceback is printed, and one where it is not."""
     header = event(1, "process_failed", process="WorkerProc", what="failed to start", tp=1)
     (fact,) = ask_about(header, traceback(2, "boom", tp=1)).facts["errors"]
     assert fact["message"] == "boom"

@@ -9,10 +9,13 @@ from __future__ import annotations
 
 import re
 from datetime import UTC, datetime, timedelta, timezone
-from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 if TYPE_CHECKING:
+    from polars import DataFrame, Series
+
     from logscope.model import Prefix
+    from logscope.tables.tables import Tables
 
 Kind: TypeAlias = Literal["dated", "no year", "no date"]
 
@@ -50,6 +53,23 @@ def server_label(prefix: Prefix) -> str:
     if prefix.origin is None:
         return ""
     return prefix.origin if prefix.pid is None else f"{prefix.origin} pid={prefix.pid}"
+
+
+def writers(tables: Tables, prefixes: Series) -> DataFrame:
+    """Return who printed under each of these prefixes, and when: columns prefix, server, origin, time."""
+    import polars as pl  # noqa: PLC0415 - the clock needs none
+
+    numbers = prefixes.unique()
+    labels: dict[Any, tuple[str, str]] = {}
+    rows = []
+    for number in numbers.to_list():
+        prefix = tables.prefixes[number]
+        mark = (prefix.writer, prefix.extra)
+        if mark not in labels:
+            labels[mark] = (server_label(prefix), writer_label(prefix))
+        rows.append((number, *labels[mark], prefix.time))
+    schema = {"prefix": numbers.dtype, "server": pl.String, "origin": pl.String, "time": pl.String}
+    return pl.DataFrame(rows, schema=schema, orient="row")
 
 
 class Moment(NamedTuple):

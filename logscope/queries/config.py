@@ -227,8 +227,8 @@ class Config:
         rows = [row for life in lives for row in _start_rows(life)]
         columns = [
             Column("file"), Column("segment", "run", "right"), Column("what", always=True),
-            Column("value", always=True), Column("processes"), Column("seconds", align="right"), Column("memory", align="right", unit="GB"),
-            Column("line", align="right"),
+            Column("value", always=True), Column("processes"), Column("seconds", align="right"),
+            Column("memory", align="right", unit="GB"), Column("line", align="right"),
         ]  # fmt: skip
         _add(report, "startup", without_empty(columns, rows), rows, "what start-up adds")
         for life in lives:

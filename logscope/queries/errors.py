@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 import polars as pl
 
 from logscope.model import Finding, Place
-from logscope.queries.clock import Clock, Moment, writer_label
+from logscope.queries.clock import Clock, Moment, writers
 from logscope.queries.sizes import SIZE_EVENTS, SizeReading, explain_count, explain_sizes
 from logscope.queries.tables import table, without_empty
 from logscope.queries.words import and_list, axes, count, source_name
@@ -88,6 +88,8 @@ _GONE = re.compile(r"connection (?:closed|reset) by peer|remote process exited|c
 _LOST = "lost its connection to another process"
 # Frames in which weights are loaded: sizes there are of weights.
 _LOADS = re.compile(r"load_weights|weight_loader|load_model|_loader\.py")
+# An answer of a server that failed, before it is read: there are thousands of others.
+_FAILED = re.compile(rb'" 5\d\d\b')
 _DIGITS = re.compile(r"0x[0-9a-fA-F]+|\d+")
 _SIGNALS = {-2: "SIGINT", -6: "SIGABRT", -9: "SIGKILL: the OOM killer, or a person", -11: "SIGSEGV", -15: "SIGTERM"}
 # Messages of SGLang's own that do not say what to do.
@@ -398,11 +400,14 @@ def _gather(tables: Tables) -> Part:
     _learn(tables, part)
     heard = server.filter((pl.col("kind") == "event") & pl.col("event").is_in(list(_HEARD)))
     seen: set[Any] = set()
-    for row, file, segment, line, prefix, during, event in heard.select(
-        "row", "file", "segment", "line", "prefix", "during", "event"
+    for row, said, file, segment, line, prefix, during, event in heard.select(
+        "row", "said", "file", "segment", "line", "prefix", "during", "event"
     ).iter_rows():
         place = Place(tables.files[file], line)
-        payload = tables.payload(row)
+        text = tables.said[said]
+        if event == "http_access" and isinstance(text, bytes) and _FAILED.search(text) is None:
+            continue
+        payload = tables.saying(said)
         fields = payload.fields
         if event in _WARNINGS:
             part.warned[event] += 1
@@ -440,24 +445,18 @@ def _signs(tables: Tables, part: Part) -> dict[int, str]:
     rows = pl.concat(
         [tables.server.select("prefix", "line", "file", "segment", often=regular.fill_null(False)), printed]
     )
-    ends = (
-        rows.group_by("file", "segment", "prefix", maintain_order=True)
-        .agg(pl.col("line").max(), pl.col("often").sum())
-        .sort("line")
-    )
-    labels: dict[int, str] = {}
-    known: dict[Any, str] = {}
-    for file, segment, number, line, often in ends.iter_rows():
-        prefix = tables.prefixes[number]
-        mark = (prefix.writer, prefix.extra)
-        name = known.get(mark)
-        if name is None:
-            name = known[mark] = writer_label(prefix)
-        labels[number] = name
-        sign = part.signs.setdefault((tables.files[file], segment, name), Sign())
-        time = prefix.time if often else None
-        sign.merge(Sign(line, prefix.time, often, time, time))
-    return labels
+    named = writers(tables, rows["prefix"])
+    ends = rows.join(named, on="prefix").sort("line").group_by("file", "segment", "origin", maintain_order=True)
+    timed = pl.col("time").filter("often").drop_nulls()
+    for file, segment, name, *sign in ends.agg(
+        pl.col("line").last(),
+        pl.col("time").drop_nulls().last(),
+        pl.col("often").sum(),
+        first=timed.first(),
+        last=timed.last(),
+    ).iter_rows():
+        part.signs[tables.files[file], segment, name] = Sign(*sign)
+    return dict(zip(named["prefix"], named["origin"], strict=True))
 
 
 def _learn(tables: Tables, part: Part) -> None:

@@ -124,7 +124,11 @@ class Tables:
 
     def payload(self, row: int) -> Payload:
         """Return what a server row says."""
-        said = self.said[self.server.item(row, "said")]
+        return self.saying(self.server.item(row, "said"))
+
+    def saying(self, number: int) -> Payload:
+        """Return what an entry of ``said`` says."""
+        said = self.said[number]
         if isinstance(said, Payload):
             return said
         if self.read is None:

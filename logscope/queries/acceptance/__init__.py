@@ -1,4 +1,4 @@
-"""Acceptance of any server, in one place: intervals (one line), lines (rows), series (over time), report (``accept``)."""
+"""Acceptance of any server, in one place: intervals (a line), lines (rows), series (over time), report (``accept``)."""
 
 from logscope.queries.acceptance.lines import DEFAULT_ROUNDS, Key, Lines, Server, gather
 from logscope.queries.acceptance.report import Accept, Window, parse_window

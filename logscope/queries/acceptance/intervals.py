@@ -156,7 +156,7 @@ def _verifies(out: Interval, depth: float | None, *, fixed: bool) -> float | Non
         if low - 1e-6 <= one <= high + 1e-6 and abs(one - round(one)) < 1e-9:
             return float(round(one))
     first, last = math.ceil(low - 1e-9), math.floor(min(high, low + _TRIED) + 1e-9)
-    whole = [one for one in range(max(first, 1), last + 1)] if high < math.inf else []
+    whole = range(max(first, 1), last + 1) if high < math.inf else range(0)
     if middle is not None and whole:
         kept = [one for one in whole if _shown(out, one)] or whole
         return float(min(kept, key=lambda one: abs(one - middle)))

@@ -21,7 +21,7 @@ import polars as pl
 from logscope.model import Place
 from logscope.queries.acceptance.intervals import EVENTS, number, read, share
 from logscope.queries.acceptance.rates import UNO_BONUS, RateRanges
-from logscope.queries.clock import Clock, server_label, writer_label
+from logscope.queries.clock import Clock, writers
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -45,7 +45,8 @@ _KNOWN = {
     "running_req", "token", "token_usage", "accept_len", "accept_rate", "gen_throughput", "queue_req", "units", "iter",
     "repeated", "spec tokens", "spec rounds",
 }  # fmt: skip
-_EXACT = {"spec tokens", "spec rounds", "repeated", "iter"}
+_EXACT = {"spec rounds", "repeated", "iter", "units"}
+_MOST_FIELDS = 200
 
 WHO = ("file", "segment", "server", "origin", "engine")
 _NUMBERS = (
@@ -155,7 +156,7 @@ class Lines:
     raw: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=RAW))
     metrics: list[dict[str, Any]] = field(default_factory=list)
     settled: list[pl.DataFrame] = field(default_factory=list)
-    state: State = field(default_factory=lambda: State())
+    state: State = field(default_factory=lambda: State())  # noqa: PLW0108 - it stands below
     ready: dict[Server, int] = field(default_factory=dict)
     verifies: Counter[tuple[str, int]] = field(default_factory=Counter)
     counts: dict[str, Places] = field(default_factory=dict)
@@ -217,7 +218,7 @@ class Lines:
 
 @dataclass(slots=True)
 class State:
-    """What settling goes on from: the last row of every process, clocks, ranges of rates, the engine line that waits."""
+    """What settling goes on from: the last row of every process, clocks, ranges of rates, lines that wait."""
 
     tail: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=RAW))
     clocks: dict[str, Clock] = field(default_factory=dict)
@@ -239,42 +240,24 @@ def gather(tables: Tables, below: float | None = None, above: float | None = Non
     verified = tables.passes.filter((pl.col("phase") == "verify") & (pl.col("during") != "graph_capture"))
     for file, segment, passes in verified.group_by("file", "segment").len().iter_rows():
         out.verifies[tables.files[file], segment] = passes
-    heard = tables.server.with_row_index("row").filter(
-        (pl.col("kind") == "event") & pl.col("event").is_in([*_BULK, *_SINGLE])
-    )
+    heard = tables.server.filter((pl.col("kind") == "event") & pl.col("event").is_in([*_BULK, *_SINGLE]))
     if not heard.height:
         return out
     heard = _named(tables, heard)
     bulk = heard.filter(pl.col("event").is_in(_BULK))
     if bulk.height:
         _bulk(tables, out, bulk, below, above)
-    names = ("row", "event", "usable", *WHO, "line", "time")
+    names = ("said", "event", "usable", *WHO, "line", "time")
     for row in heard.filter(pl.col("event").is_in(list(_SINGLE))).select(names).iter_rows(named=True):
-        _SINGLE[row["event"]](out, row, tables.payload(row.pop("row")).fields)
+        _SINGLE[row["event"]](out, row, tables.saying(row.pop("said")).fields)
     return out
 
 
 def _named(tables: Tables, heard: pl.DataFrame) -> pl.DataFrame:
     """Add who printed each line, its own time, and whether its values count."""
-    numbers = heard["prefix"].unique()
-    prefixes = [tables.prefixes[number_] for number_ in numbers.to_list()]
-    labels: dict[Any, tuple[str, str]] = {}
-    for prefix in prefixes:
-        if (prefix.writer, prefix.extra) not in labels:
-            labels[prefix.writer, prefix.extra] = (server_label(prefix), writer_label(prefix))
-    named = [labels[prefix.writer, prefix.extra] for prefix in prefixes]
-    who = pl.DataFrame(
-        {
-            "prefix": numbers,
-            "server": [one for one, _ in named],
-            "origin": [other for _, other in named],
-            "time": [prefix.time for prefix in prefixes],
-        },
-        schema_overrides={"server": pl.String, "origin": pl.String, "time": pl.String},
-    )
     return (
         heard.drop("time")
-        .join(who, on="prefix", maintain_order="left")
+        .join(writers(tables, heard["prefix"]), on="prefix", maintain_order="left")
         .with_columns(
             file=pl.Series(tables.files).gather(heard["file"]),
             engine=pl.lit(None, pl.String),
@@ -339,8 +322,10 @@ def _fields(tables: Tables, out: Lines, rows: pl.DataFrame) -> tuple[pl.Series, 
     cached: list[float | None] = []
     special: dict[str, list[float | None]] = {}
     kinds: Counter[tuple[str, ...]] = Counter()
-    for at, (row, event, file, line) in enumerate(rows.select("row", "event", "file", "line").iter_rows()):
-        fields = tables.payload(row).fields
+    graphs: Counter[tuple[str, Any]] = Counter()
+    rare: dict[tuple[str, ...], list[str]] = {}
+    for at, (said, event, file, line) in enumerate(rows.select("said", "event", "file", "line").iter_rows()):
+        fields = tables.saying(said).fields
         if event == "prefill_stats":
             cached.append(number(fields.get("cached_token")))
             if "repeated" in fields:
@@ -349,18 +334,20 @@ def _fields(tables: Tables, out: Lines, rows: pl.DataFrame) -> tuple[pl.Series, 
         cached.append(None)
         names = tuple(fields)
         kinds[names] += 1
-        for name in names:
+        if names not in rare:
+            rare[names] = [name for name in names if name in _EXACT or name.endswith("graph")]
+        for name in rare[names]:
             if name.endswith("graph"):
-                out.graphs[name.replace("_", " "), str(fields[name])] += 1
-            elif name in _EXACT or name == "units":
-                found = _special(name, fields)
-                if name == "repeated":
-                    _repeated(out, file, line, fields)
-                for column, value in found.items():
-                    special.setdefault(column, [None] * rows.height)[at] = value
+                graphs[name, fields[name]] += 1
+            elif name == "repeated":
+                _repeated(out, file, line, fields)
+            for column, value in _special(name, fields).items():
+                special.setdefault(column, [None] * rows.height)[at] = value
+    for (name, kind), times in graphs.items():
+        out.graphs[name.replace("_", " "), str(kind)] += times
     for names, times in kinds.items():
-        for name in names:
-            if name not in _KNOWN and not name.endswith("graph") and (name in out.fields or len(out.fields) < 200):
+        for name in set(names) - _KNOWN:
+            if not name.endswith("graph") and (name in out.fields or len(out.fields) < _MOST_FIELDS):
                 out.fields[name] += times
     return pl.Series("cached", cached, pl.Float64), special
 
@@ -755,17 +742,21 @@ def _ready_only(lines: Lines, rows: pl.DataFrame) -> pl.DataFrame:
 def _timed(lines: Lines, rows: pl.DataFrame) -> pl.DataFrame:
     """Add when each line was printed, in seconds that compare within a kind; count the lines that step back."""
     clocks = lines.state.clocks
-    kinds, seconds, shown = [], [], []
-    for file, line, time in rows.select("file", "line", "time").iter_rows():
-        moment = clocks.setdefault(file, Clock(lines.year)).read(time, line)
-        kinds.append(None if moment is None else moment.kind)
-        seconds.append(None if moment is None else moment.seconds)
-        shown.append(clocks[file].shown(time))
-    rows = rows.with_columns(
-        time=pl.Series(shown, dtype=pl.String),
-        kind=pl.Series(kinds, dtype=pl.String),
-        seconds=pl.Series(seconds, dtype=pl.Float64),
+    dated = pl.col("time").str.to_datetime("%Y-%m-%dT%H:%M:%S%.f", strict=False).dt.epoch("us") / 1e6
+    rows = rows.with_columns(seconds=dated).with_columns(
+        kind=pl.when(pl.col("seconds").is_not_null()).then(pl.lit("dated"))
     )
+    # What is not plainly dated needs the lines before it.
+    odd = pl.col("time").is_not_null() & pl.col("seconds").is_null()
+    told = []
+    for at, file, line, time in rows.with_row_index("at").filter(odd).select("at", "file", "line", "time").iter_rows():
+        clock = clocks.setdefault(file, Clock(lines.year))
+        moment = clock.read(time, line)
+        told.append((at, None if moment is None else moment.kind, moment and moment.seconds, clock.shown(time)))
+    if told:
+        columns = list(zip(*told, strict=True))
+        for name, values in zip(("kind", "seconds", "time"), columns[1:], strict=True):
+            rows = rows.with_columns(rows[name].scatter(columns[0], pl.Series(values, dtype=rows.schema[name])))
     timed = rows.filter(pl.col("kind").is_not_null())
     if not timed.height:
         return rows

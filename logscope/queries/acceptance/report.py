@@ -393,7 +393,8 @@ class _Answer:
         uno = ", D = (len-2)/(N-1)" if any(row["definition"] == "D" for row in rows) else ""
         _add(
             report, "rates", rows, "definition of accept rate",
-            "definition! rule! draft_tokens=N> first_line!> last_line!> lines> accept_rate_mean=accept_rate> min> max> unexplained>",
+            "definition! rule! draft_tokens=N> first_line!> last_line!> lines> "
+            "accept_rate_mean=accept_rate> min> max> unexplained>",
             caption=f"A = len/(s+1), B = len/N, C = (len-1)/(N-1){uno}, with s draft steps and N draft tokens a round; "
             "A|B cannot be told apart, ambiguous fits more than one",
         )  # fmt: skip
@@ -492,8 +493,9 @@ class _Answer:
             barely = series.barely
             if barely is not None:
                 report.notes.append(
-                    f"next to nothing is accepted{who}: {barely.accepted:.3f} draft tokens a verify over"
-                    f" {barely.verifies:,.0f} verifies, less than {barely.steps:.3g} draft steps cost ({barely.bound:.2f})"
+                    f"accept len{who} is next to nothing above 1: {barely.accepted:.3f} draft tokens a verify over"
+                    f" {barely.verifies:,.0f} verifies, less than {barely.steps:.3g} draft steps cost"
+                    f" ({barely.bound:.2f})"
                 )
 
     def _warned(self, key: Key, until: int) -> str:
@@ -589,7 +591,7 @@ class _Answer:
                 said["means are weighted by the verifies that lines print or their drafts give"] = None
             if not open_lines:
                 continue
-            said[_weight_words(open_lines, "" if len(self.lines.segments) < _FEW else "")] = None
+            said[_weight_words(open_lines)] = None
             per_line = open_lines[0].rounds_per_line or DEFAULT_ROUNDS
             covered = sum(one.stats.open_lines for one in open_lines) * per_line
             seen = self.lines.verifies.get((file, number_), 0)
@@ -624,9 +626,8 @@ class _Answer:
             if name in counts and (self.series or name != "without accept len"):
                 notes.append(f"{count(counts[name].count, 'line')} {words} ({counts[name]})")
         if "drafting off" in counts:
-            notes.append(
-                f"drafting was switched off at {counts['drafting off']}: an accept len of 1.00 is all there can be there"
-            )
+            off = counts["drafting off"]
+            notes.append(f"drafting was switched off at {off}: an accept len of 1.00 is all there can be there")
         if "without bonus" in counts:
             notes.append(
                 f"{counts['without bonus']}: the printed length leaves the bonus token out (older vLLM); 1 is added"
@@ -639,7 +640,7 @@ class _Answer:
         if "of the warm-up" in counts:
             places = counts["of the warm-up"]
             notes.append(
-                f"{count(places.count, 'line')} of the warm-up {'is' if places.count == 1 else 'are'} left out, from {places.first[0]}"
+                f"{told(places.count, 'of the warm-up is', 'of the warm-up are')} left out, from {places.first[0]}"
             )
         for key, switched in self.lines.switches.items():
             notes += self._switched(key, switched)
@@ -682,8 +683,9 @@ class _Answer:
         spanning, lines = (sum(one[name] for one in mine) for name in ("spanning", "lengths"))
         if spanning and places.count > lines / 2 and 2 * spanning > lines and places.count > 1:
             yield (
-                f"the controller of draft lengths thrashes{_of(key.name)}: {spanning:.0f} of {count(int(lines), 'interval')}"
-                " span a switch; such an interval has no one maximum, and its accept rate no one denominator"
+                f"the controller of draft lengths thrashes{_of(key.name)}: {spanning:.0f} of"
+                f" {count(int(lines), 'interval')} span a switch; such an interval has no one maximum, and"
+                " its accept rate no one denominator"
             )
 
     def _facts(self, report: Report) -> None:
@@ -708,7 +710,7 @@ class _Answer:
     # ------------------------------------------------------------------------------------------------------- the screen
 
     def _screen(self, report: Report, rows: Sequence[dict[str, Any]], context: Context) -> None:
-        """Set the first screen: one line for each server that differs, worst first, with its chart; then what to know."""
+        """Set the first screen: a line for each server that differs, worst first, with its chart; then what to know."""
         report.screen = [report.headline, ""]
         failed = {(finding.where.file, finding.where.line) for finding in report.findings if finding.where is not None}
         lines = []
@@ -752,7 +754,14 @@ class _Answer:
         report.screen += [line for *_, line in lines]
         notes = [note for note in report.notes if note not in context.warnings]
         if notes:
-            report.screen += ["", *(Line(None, note) for note in notes[:6])]
+            report.screen += ["", *(Line(None, note) for note in notes[:4])]
+        if len(context.files) == 1:
+            # The log is named by whoever asks: places are lines of it.
+            for at, item in enumerate(report.screen):
+                if isinstance(item, str):
+                    report.screen[at] = item.replace(f"{context.files[0]}:", ":")
+                elif isinstance(item, Line):
+                    item.name = item.name.replace(f"{context.files[0]}:", ":")
         report.next = context.command("check")
 
     @staticmethod
@@ -813,7 +822,7 @@ def _duration(seconds: float) -> str:
     return f"{minutes} min {whole % 60} s" if minutes else f"{whole} s"
 
 
-def _weight_words(series: Sequence[Series], where: str) -> str:
+def _weight_words(series: Sequence[Series]) -> str:
     """State the rounds of a line, how they are known, and the weight."""
     per_line = series[0].rounds_per_line
     if per_line is not None:
@@ -828,7 +837,7 @@ def _weight_words(series: Sequence[Series], where: str) -> str:
             rounds += f"; the growth of #token {'agrees' if agrees else 'says otherwise'}: {says}"
         rounds += ")"
     return (
-        f"each line{where} counts as {rounds}; means are weighted by rounds x running requests, the mean of the "
+        f"each line counts as {rounds}; means are weighted by rounds x running requests, the mean of the "
         "numbers printed at both ends of its interval"
     )
 
@@ -930,7 +939,7 @@ _WHO = (Column("file"), Column("segment", "run", "right"), Column("origin"), Col
 
 
 def _columns(words: str) -> list[Column]:
-    """Return columns from words: ``name=title``, ``!`` always shown, ``>`` to the right with its unit, ``~`` a chart."""
+    """Return columns from words: ``name=title``, ``!`` always shown, ``>`` to the right and its unit, ``~`` a chart."""
     out = []
     for word in words.split():
         found = re.fullmatch(r"([\w]+)(?:=([^!>~]+))?(!?)(>?)([^~]*)(~?)", word)
@@ -954,8 +963,9 @@ def _add(
 
 def _accept_table(rows: list[dict[str, Any]]) -> Table:
     words = (
-        "window lines> rounds> accept_len_mean=accept_len!> min!> median> max!> at_ceiling=at_max> rate_definition=rate! "
-        "rate_rule=formula accept_rate_mean=accept_rate> accepted> drafted> running> context=cached_tokens> token_usage> "
+        "window lines> rounds> accept_len_mean=accept_len!> min!> median> max!> at_ceiling=at_max> "
+        "rate_definition=rate! rate_rule=formula accept_rate_mean=accept_rate> accepted> drafted> running> "
+        "context=cached_tokens> token_usage> "
         "cached_per_prefill=cached> throughput>token/s chart=accept_len_over_time~"
     )
     columns = without_empty([*_WHO, *_columns(words)], rows)

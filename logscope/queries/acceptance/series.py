@@ -59,7 +59,6 @@ class Stats:
         told = rows.select(
             pl.col(*numbers).sum(),
             *(getattr(pl.col(name), how)() for name, how in _EXTREMES.items()),
-            pl.col("first", "last").filter((pl.col("lines") > 0).any() & (pl.col("lines") > 0) | ~(pl.col("lines") > 0).any()).first(),
         )  # fmt: skip
         self.sums: dict[str, Any] = told.row(0, named=True)
         counted = rows.filter(pl.col("lines") > 0)
