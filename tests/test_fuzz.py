@@ -22,7 +22,7 @@ from typing import Any
 
 import pytest
 from conftest import CASE_LOGS, DATA, real_bytes
-from doors import Parser, label
+from doors import Parser, answered, batches, label
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -42,7 +42,7 @@ from logscope.render.html import fragment
 from logscope.render.machine import to_csv, to_github, to_json, to_ndjson
 from logscope.render.markdown import to_markdown
 from logscope.render.terminal import plain_report
-from logscope.report import Context, Item, ask
+from logscope.report import Context, Item
 from logscope.sources.blocks import Block
 
 TIMES = int(os.environ.get("LOGSCOPE_FUZZ", "1"))
@@ -295,10 +295,12 @@ def questions() -> list[Any]:
 
 def answer(data: bytes) -> None:
     """Ask everything of a log and show it in every form."""
-    parser, items = read(data)
+    parser = Parser(GRAMMAR, "x.log")
+    parser.feed(Block("x.log", 0, 1, data, final=True))
     context = Context(["x.log"], parser.accounting, [], {})
+    found = batches(data, file="x.log")
     for question in questions():
-        report = ask(question, items, context)
+        report = question.report(question.combine([question.partial(part) for part in found]), context)
         shown = json.loads(to_json(report))
         counts = shown["accounting"]
         parts = ("whole", "partial", "rejoined", "cut", "unparsed")
@@ -416,7 +418,7 @@ def test_damaged_values_enter_no_statistic(writer: Writer) -> None:
     data = writer.mutated(writer.one(REAL))
     parser, items = read(data)
     context = Context(["x.log"], parser.accounting, [], {})
-    before = [ask(question, items, context).as_dict() for question in (Norms(), Accept())]
+    before = [answered(question, items, context).as_dict() for question in (Norms(), Accept())]
     for item in items:
         payloads = []
         if isinstance(item, ServerEvent):
@@ -429,7 +431,7 @@ def test_damaged_values_enter_no_statistic(writer: Writer) -> None:
                 payload.head = None if payload.head is None else (1e9,) * len(payload.head)
                 if payload.event in ("decode_stats", "spec_metrics"):
                     payload.fields = dict.fromkeys(payload.fields)
-    after = [ask(question, items, context).as_dict() for question in (Norms(), Accept())]
+    after = [answered(question, items, context).as_dict() for question in (Norms(), Accept())]
     assert before == after
 
 

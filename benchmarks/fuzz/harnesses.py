@@ -16,8 +16,6 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from logscope.parse import Parser
-
 from logscope.contract import load_contract
 from logscope.errors import ContractError, GrammarError, InputError
 from logscope.grammar import Grammar, load, load_file, peel, peel_back

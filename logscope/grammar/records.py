@@ -643,7 +643,8 @@ def _pair_end(text: str, at: int, limit: int, last_closing: int) -> int:
         elif opened <= 0 or last_closing < end:
             return end
         else:
-            position = _CLOSING.search(text, end).start()
+            closing = _CLOSING.search(text, end)
+            position = len(text) if closing is None else closing.start()
 
 
 def _typed(dialect: Dialect, name: str, printed: str) -> Any:

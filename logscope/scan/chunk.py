@@ -23,7 +23,7 @@ PRINTS = {"line": np.int64, "offset": np.int64, "prefix": np.int32, "payload": n
 # Columns of a payload: which head it has, and what changes from print to print. ``slack`` is half the last printed
 # digit of the norm, -1 where none is printed; ``count`` says how many of the ``values`` were printed; ``key`` is equal
 # where these are equal.
-PAYLOADS = {"head": np.int32, "norm": np.float64, "slack": np.float64, "key": np.uint64, "count": np.int16}
+PAYLOADS: dict[str, Any] = {"head": np.int32, "norm": np.float64, "slack": np.float64, "key": np.uint64, "count": np.int16}
 PAYLOADS |= {"rounded": np.bool_, "length": np.int32}
 VALUES = 5  # first values kept in columns; a record that prints more keeps the rest in its head
 _SALT = np.array([0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9, 0xD6E8FEB86659FD93, 0xA0761D6478BD642F])
@@ -41,7 +41,8 @@ def value_keys(values: np.ndarray, count: np.ndarray) -> np.ndarray:
         plain = np.where(np.isnan(values), np.nan, values + 0.0)
     with np.errstate(over="ignore"):
         mixed = (plain.view(np.uint64) ^ (plain.view(np.uint64) >> np.uint64(29))) * _SALT
-        return np.bitwise_xor.reduce(mixed * (mixed | np.uint64(1)), axis=1) + count.astype(np.uint64)
+        keys: np.ndarray = np.bitwise_xor.reduce(mixed * (mixed | np.uint64(1)), axis=1) + count.astype(np.uint64)
+    return keys
 
 
 @dataclass(slots=True, eq=False)
@@ -110,9 +111,10 @@ class Chunk:
         if len(chunks) == 1:
             return chunks[0]
         made = cls.empty()
-        prints, payloads = [], []
+        prints: list[dict[str, np.ndarray]] = []
+        payloads: list[dict[str, np.ndarray]] = []
         for chunk in chunks:
-            shifts = {"prefix": len(made.prefixes), "payload": sum(map(len, (p["head"] for p in payloads)))}
+            shifts = {"prefix": len(made.prefixes), "payload": sum(len(part["head"]) for part in payloads)}
             prints.append(
                 {name: column + column.dtype.type(shifts.get(name, 0)) for name, column in chunk.prints.items()}
             )

@@ -129,14 +129,14 @@ class Scanner:
             hot = lines.str.contains(self._hot, literal=True).to_numpy()
             hot[odd] = False
             where = np.flatnonzero(hot)
-            odd = [odd, where[self._debug(lines, where, starts, block, build)]]
+            parts = [odd, where[self._debug(lines, where, starts, block, build)]]
             if self._wanted is not None:
-                hot[odd[0]] = True
+                hot[odd] = True
                 others = np.flatnonzero(~hot)
                 rest = lines if len(others) == total else lines.gather(others)
                 found = rest.str.contains(self._wanted).arg_true().to_numpy()
-                odd.append(self._others(rest.gather(found), others[found], starts, block, build))
-            odd = np.concatenate(odd)
+                parts.append(self._others(rest.gather(found), others[found], starts, block, build))
+            odd = np.concatenate(parts)
         if block.continues or self._pending.waiting:
             odd = np.append(odd, 0)
         self._one_by_one(np.unique(odd).tolist(), starts, block, build, first_line, total)
@@ -175,16 +175,16 @@ class Scanner:
         texts = said
         if at.any():
             raw = said.cast(pl.Binary)
-            before = raw.bin.slice(0, mark)
+            before = raw.bin.slice(0, mark)  # type: ignore[arg-type] # lengths may be a column
             first, number = distinct(before.hash().to_numpy())
             numbers = np.array([build.prefix(self._prefix(text)) for text in before.gather(first).to_list()], np.int32)
             prefix = numbers[number]
             prefix_odd = prefix < 0
-            texts = raw.bin.slice(mark).cast(pl.String)
+            texts = raw.bin.slice(mark).cast(pl.String)  # type: ignore[arg-type] # the same
         names = texts.hash().to_numpy()
         first, number = distinct(names)
         payload = self._payloads(texts if len(first) == len(texts) else texts.gather(first), build)[number]
-        odd = prefix_odd | (payload < 0)
+        odd: np.ndarray = prefix_odd | (payload < 0)
         good = ~odd
         places = where[good]
         build.prints.append(
@@ -228,11 +228,9 @@ class Scanner:
         # A record without numbers of its own, or printed in another way: read whole, once for each text.
         rest_of = np.flatnonzero((made < 0) & ~several)
         for at, text in zip(rest_of.tolist(), texts.gather(rest_of).to_list(), strict=True):
-            payload = self._texts.get(text, build)
-            if payload is build:
-                payload = self._plain(text)
-                if alone[at]:
-                    _remember(self._texts, text, payload)
+            payload = self._texts[text] if text in self._texts else self._plain(text)
+            if alone[at] and text not in self._texts:
+                _remember(self._texts, text, payload)
             if payload is not None:
                 made[at] = build.add_payload(payload)
         return made
@@ -577,10 +575,10 @@ class _Build:
             chunk.values = np.concatenate(self._values)
         lines = chunk.lines
         if any(one > other for one, other in zip(lines.offset, lines.offset[1:], strict=False)):
-            order = sorted(range(len(lines)), key=lines.offset.__getitem__)
+            places = sorted(range(len(lines)), key=lines.offset.__getitem__)
             for name in ("line", "offset", "prefix", "said"):
                 column = getattr(lines, name)
-                setattr(lines, name, [column[at] for at in order])
+                setattr(lines, name, [column[at] for at in places])
         return chunk
 
 
