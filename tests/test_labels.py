@@ -16,6 +16,8 @@ from doors import Parser, grammar
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from test_unwrap import KINDS, Made
+
 from logscope.scan.labels import Labels
 from logscope.sources.inputs import expand
 from logscope.sources.unwrap import unwrap
@@ -136,6 +138,35 @@ def test_what_does_not_recur_stays_glued(before: Any, count: int) -> None:
     assert [one[2].origin for one in found] == [None] * 9
     assert parser.accounting.glued == sum(not text.startswith("[") or before(at) != "" for at, text in enumerate(texts))
     assert [warning.partition(" different")[0] for warning in warnings] == ([str(count)] if count else [])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("size", [200, 8 << 20])
+def test_records_inside_wrappers_have_their_place_in_the_file(kind: str, size: int) -> None:
+    """Line and offset are those of the physical file, in every wrapper; what the wrapper says stands in the prefix."""
+    made = Made()
+    texts = [text.format(at) for at in range(3) for text in (STATS, "", *TRACE)]
+    for text in texts:
+        KINDS[kind](made, text)
+    found, parser, _ = read(bytes(made.raw), size)
+    # Where the records of the text stand, found without logscope.
+    places = sorted(at for word in (b"Decode batch", b"Traceback") for at in positions(bytes(made.text), word))
+    assert [(line, offset) for line, offset, _, _ in found] == [(made.lines[at], made.offsets[at]) for at in places]
+    assert {one[3].fields["exception"] for one in found if one[3].event == "traceback"} == {"RuntimeError"}
+    assert {one[2].time for one in found} == {f"2026-09-20T10:00:0{at}" for at in range(4)}
+    labelled = kind not in ("docker", "cri")
+    assert {"sglang-0" in (one[2].origin or "") for one in found} == {labelled}
+    assert (parser.accounting.bytes, parser.accounting.lines) == (len(made.raw), made.raw.count(b"\n"))
+    assert parser.accounting.glued == 0
+
+
+def positions(text: bytes, word: bytes) -> list[int]:
+    """Return where a word stands."""
+    found, at = [], text.find(word)
+    while at >= 0:
+        found.append(at)
+        at = text.find(word, at + 1)
+    return found
 
 
 PARTS = ["{}> ", "", "{}> {}> ", "10%|# | ", "<{}|x> "]
