@@ -47,6 +47,8 @@ _SIGNS = 2
 _STOPPED = 8
 # Passes that lack layers, and passes that have them twice, from which on both come from mixed-up writers.
 _MIXED = 3
+# Passes at the end of a batch of which one is the last of its source.
+_EDGE = 64
 
 
 # ------------------------------------------------------------------------------------------------- verifies without
@@ -291,6 +293,7 @@ class Sets:
     looked: int = 0
     stages: dict[int | None, dict[_Layers, _Set]] = field(default_factory=dict)
     alone: dict[tuple[_Layers, _Layers], Onset] = field(default_factory=dict)
+    ends: dict[tuple[Any, ...], int] = field(default_factory=dict)  # by source its last target pass
 
     def __add__(self, other: Sets) -> Sets:
         """Return both as one."""
@@ -312,7 +315,7 @@ class Sets:
                         phases=add(old.phases, new.phases),
                         last={**old.last, **new.last},
                     )
-        return Sets(self.looked + other.looked, stages, add(self.alone, other.alone))
+        return Sets(self.looked + other.looked, stages, add(self.alone, other.alone), {**self.ends, **other.ends})
 
 
 def _latest(sets: dict[_Layers, _Set]) -> dict[tuple[Any, ...], dict[_Layers, Seen]]:
@@ -348,6 +351,8 @@ def layer_set(view: View) -> Sets:
     looked = view.target & (view.captured > 0) & view.judged & view.clean & whole
     rows = np.flatnonzero(looked)
     made.looked = len(rows)
+    targets = np.flatnonzero(view.target).tolist()
+    made.ends = {view.tables.groups[int(view.group[row])]: int(view.number[row]) for row in targets[-_EDGE:]}
     if not len(rows):
         return made
     asked = view.contract is not None and any(0 in reading.layers for reading in view.contract.readings())
@@ -532,7 +537,9 @@ class _LayerSet:
         return layer_set.told(every, alone=True)
 
     def _changes(self, main: _Layers, sets: dict[_Layers, _Set]) -> Iterator[Finding]:
-        others = sorted((pair for pair in sets.items() if pair[0] != main), key=lambda pair: pair[1].place.line)
+        # The last pass of a log may be cut.
+        others = [(key, one) for key, one in sets.items() if key != main and not self._cut(key, one, main)]
+        others.sort(key=lambda pair: pair[1].place.line)
         twice = sum(seen.count for other, seen in others if other.twice)
         less = sum(seen.count for other, seen in others if len(other.layers) < len(main.layers))
         if twice >= _MIXED and less >= _MIXED:
@@ -549,6 +556,10 @@ class _LayerSet:
         latest = _latest(sets)
         for other, seen in others:
             yield self._change(main, other, seen, latest)
+
+    def _cut(self, key: _Layers, one: _Set, main: _Layers) -> bool:
+        last = self.part.ends.get(one.first.source) == one.first.number
+        return last and one.count == 1 and len(key.layers) < len(main.layers)
 
     def _twice(self, main: _Layers, seen: _Set) -> Finding:
         """Answer for a run whose usual passes print a layer more than once, by one writer."""

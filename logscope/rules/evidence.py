@@ -437,11 +437,16 @@ class View:
         return (at == len(lines)) | (lines[np.minimum(at, len(lines) - 1)] > ends)
 
     @cached_property
+    def fewest(self) -> Array:
+        """The fewest copies of a record of each pass."""
+        copies = np.where(self.usable, self.records["copies"], 1 << 30)
+        found: Array = np.minimum.reduceat(copies, self.first) if self.size else self.first
+        return found
+
+    @cached_property
     def full(self) -> Array:
         """Where every record of a pass has a copy of every writer."""
-        copies = np.where(self.usable, self.records["copies"], 1 << 30)
-        lowest = np.minimum.reduceat(copies, self.first) if self.size else self.first
-        found: Array = (lowest >= self.expected) & ~self.split & ~self.confused
+        found: Array = (self.fewest >= self.expected) & ~self.split & ~self.confused
         return found
 
     @cached_property
@@ -463,7 +468,9 @@ class View:
         near &= self.of[places[order][1:]] - self.of[places[order][:-1]] <= _AROUND
         twice = np.zeros(len(said), np.bool_)
         twice[order[1:][near]], twice[order[:-1][near]] = True, True
-        mine = twice[len(captures) :] & np.isin(self.event[record], (LAYER, EMBED))
+        # Zeros and nan are the same everywhere, and say nothing of where they belong.
+        tells = self.differing["norm"].is_finite().fill_null(value=False) & (self.differing["norm"] != 0)
+        mine = twice[len(captures) :] & np.isin(self.event[record], (LAYER, EMBED)) & tells.to_numpy()
         found[self.of[record[mine]]] = True
         return found
 
@@ -474,7 +481,8 @@ class View:
             return np.zeros(0, np.bool_)
         named = [one.tp_rank is not None for one in self.tables.prefixes]
         mark = np.array(named, np.bool_)[self.tables.prints["prefix"].gather(self.table["print"]).to_numpy()]
-        found: Array = (self.full | (np.logical_and.reduceat(mark, self.first) & ~self.confused)) & (self.copies > 1)
+        marked = np.logical_and.reduceat(mark, self.first) & ~self.confused & (2 * self.fewest > self.expected)
+        found: Array = (self.full | marked) & (self.copies > 1)
         return found
 
     @cached_property

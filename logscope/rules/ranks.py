@@ -32,8 +32,9 @@ _MARKED_OR_EQUAL = 0.5
 _LOOKED_FOR = 256
 # A record that one writer never prints: so many passes, and more than half of them.
 _LEAST_MISSING = 3
-# Passes without a copy of every writer behind the last one that had them, before a writer has stopped printing.
-_LASTING = 16
+# Passes without a copy of every writer, to the end, before a writer has stopped printing: more than the last block of
+# a buffer, which a killed server loses.
+_LASTING = 17
 # Records that a rank is behind the others before it is called silent: more than a buffer of one process holds.
 _SILENT = 128
 _COUNTED = frozenset({"embed_capture", "layer_capture", "forward_end", "forward", "fc_output"})
@@ -58,10 +59,14 @@ class _Missing:
 
         A copy that is missing now and then may be lost on the way into the log.
         """
-        if self.waiting.bad >= (_LASTING if self.full else _LEAST_MISSING):
+        if self.waiting.bad >= _LASTING:
             before = self.every.last_good if self.every.first == self.waiting.first else {}
             return replace(self.waiting, seen=self.every.seen, last_good=before)
-        return self.every if self.every.bad >= _LEAST_MISSING and self.every.bad * 2 > self.every.seen else None
+        return (
+            self.every
+            if self.full and self.every.bad >= _LEAST_MISSING and self.every.bad * 2 > self.every.seen
+            else None
+        )
 
 
 class _Printed(NamedTuple):
