@@ -148,7 +148,7 @@ def _silent(part: dict[str, Any], life: Life) -> Silent | None:
 @none_in_verify.answer
 def _(part: dict[str, Any], life: Life) -> Iterator[Finding]:
     onset, silent = part["onset"], _silent(part, life)
-    if onset.first is not None and life.fact("target_lines") and not life.segment.graphs_captured:
+    if onset.bad and life.fact("target_lines") and not life.segment.graphs_captured:
         if onset.bad * 2 > onset.since:
             yield none_in_verify.told(onset)
     elif silent is not None:
@@ -210,8 +210,7 @@ def hidden_mode(view: View) -> dict[str, Onset]:
 
     def of(column: pl.Series) -> Array:
         flags = column.fill_null(value=False).to_numpy()
-        found: Array = (view.join >= 0) & (flags[place] if len(flags) else np.False_)
-        return found
+        return (view.join >= 0) & (flags[place] if len(flags) else np.False_)
 
     named, full = of(mode.is_not_null() & ~numeric), of(mode == "FULL")
     have = view.taken(view.join)["rows"]
@@ -448,10 +447,8 @@ def _alone(view: View, looked: Array, mine: Array, *, asked: bool) -> dict[tuple
         places = view.captures[row][: view.captured[row]]
         place = int(places[view.parted[places]][0])
         line = int(view.others["line"][place])
-        onset = view.onset(
-            looked, same, np.full(view.size, line), lambda _row, place=place: {"writers": view.writers(place)}
-        )  # type: ignore[misc]
-        found[pair[0], pair[1]] = onset
+        onset = view.onset(looked, same, np.full(view.size, line))
+        found[pair[0], pair[1]] = replace(onset, first=onset.first._replace(detail={"writers": view.writers(place)}))
     return found
 
 
@@ -521,12 +518,12 @@ class _LayerSet:
 
     def _writer(self, main: _Layers) -> Finding | None:
         """Answer for one writer that captures other layers than the rest, in the same passes."""
-        found = [(pair, onset) for pair, onset in self.part.alone.items() if onset.first is not None]
+        found = [(pair, onset) for pair, onset in self.part.alone.items() if onset.bad]
         if not found or not self.life.copies_known:
             return None
         pair, onset = min(found, key=lambda one: one[1].first.place.line)
         good, bad = pair if pair[1] != main else (pair[1], pair[0])
-        first = onset.first or Seen(Place("", 0), 0, "", "", ())
+        first = onset.first
         words = _compare(bad.layers, good.layers)
         detail = {**first.detail, "words": words, "expected": layer_list(good.layers), "actual": layer_list(bad.layers)}
         # Which of two sets is one writer's is the print's to say, so the same passes count whichever it is.
@@ -796,7 +793,7 @@ def embedding(view: View) -> Onset:
 @embedding.answer
 def _(onset: Onset, life: Life) -> Iterator[Finding]:
     readings = life.readings
-    if onset.first is None or any(0 in reading.layers for reading in readings):
+    if not onset.bad or any(0 in reading.layers for reading in readings):
         return
     named = life.contract is not None and life.contract.names_layers
     asked = (
