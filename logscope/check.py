@@ -30,13 +30,13 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from logscope.model import Finding
-    from logscope.report import Context
+    from logscope.report import Context, Mark
     from logscope.run import Run
     from logscope.tables.tables import Tables
 
 # Families that look at passes.
 _OF_PASSES = "SHNR"
-_MARKS = {"error": "error", "warning": "warning", "note": None}
+_MARKS: dict[str, Mark | None] = {"error": "error", "warning": "warning", "note": None}
 
 __all__ = ["Checker", "check", "page", "rules"]
 
@@ -335,7 +335,7 @@ def _screen(
     """Put what a person sees first into the report: every finding with its evidence, the worst first."""
     findings = report.findings
     if not findings or report.facts.get("undecided"):
-        mark = "ok" if report.verdict == "ok" else "unknown"
+        mark: Mark = "ok" if report.verdict == "ok" else "unknown"
         report.screen = [Line(mark, report.headline)]
     follows = explained(findings, of)
     for finding in findings:

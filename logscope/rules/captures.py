@@ -47,6 +47,8 @@ _SIGNS = 2
 _STOPPED = 8
 # Passes that lack layers, and passes that have them twice, from which on both come from mixed-up writers.
 _MIXED = 3
+# Passes at the end of a batch of which one is the last of its source.
+_EDGE = 64
 
 
 # ------------------------------------------------------------------------------------------------- verifies without
@@ -146,7 +148,7 @@ def _silent(part: dict[str, Any], life: Life) -> Silent | None:
 @none_in_verify.answer
 def _(part: dict[str, Any], life: Life) -> Iterator[Finding]:
     onset, silent = part["onset"], _silent(part, life)
-    if onset.first is not None and life.fact("target_lines") and not life.segment.graphs_captured:
+    if onset.bad and life.fact("target_lines") and not life.segment.graphs_captured:
         if onset.bad * 2 > onset.since:
             yield none_in_verify.told(onset)
     elif silent is not None:
@@ -208,8 +210,7 @@ def hidden_mode(view: View) -> dict[str, Onset]:
 
     def of(column: pl.Series) -> Array:
         flags = column.fill_null(value=False).to_numpy()
-        found: Array = (view.join >= 0) & (flags[place] if len(flags) else np.False_)
-        return found
+        return (view.join >= 0) & (flags[place] if len(flags) else np.False_)
 
     named, full = of(mode.is_not_null() & ~numeric), of(mode == "FULL")
     have = view.taken(view.join)["rows"]
@@ -291,6 +292,7 @@ class Sets:
     looked: int = 0
     stages: dict[int | None, dict[_Layers, _Set]] = field(default_factory=dict)
     alone: dict[tuple[_Layers, _Layers], Onset] = field(default_factory=dict)
+    ends: dict[tuple[Any, ...], int] = field(default_factory=dict)  # by source its last target pass
 
     def __add__(self, other: Sets) -> Sets:
         """Return both as one."""
@@ -312,7 +314,7 @@ class Sets:
                         phases=add(old.phases, new.phases),
                         last={**old.last, **new.last},
                     )
-        return Sets(self.looked + other.looked, stages, add(self.alone, other.alone))
+        return Sets(self.looked + other.looked, stages, add(self.alone, other.alone), {**self.ends, **other.ends})
 
 
 def _latest(sets: dict[_Layers, _Set]) -> dict[tuple[Any, ...], dict[_Layers, Seen]]:
@@ -348,6 +350,8 @@ def layer_set(view: View) -> Sets:
     looked = view.target & (view.captured > 0) & view.judged & view.clean & whole
     rows = np.flatnonzero(looked)
     made.looked = len(rows)
+    targets = np.flatnonzero(view.target).tolist()
+    made.ends = {view.tables.groups[int(view.group[row])]: int(view.number[row]) for row in targets[-_EDGE:]}
     if not len(rows):
         return made
     asked = view.contract is not None and any(0 in reading.layers for reading in view.contract.readings())
@@ -443,10 +447,8 @@ def _alone(view: View, looked: Array, mine: Array, *, asked: bool) -> dict[tuple
         places = view.captures[row][: view.captured[row]]
         place = int(places[view.parted[places]][0])
         line = int(view.others["line"][place])
-        onset = view.onset(
-            looked, same, np.full(view.size, line), lambda _row, place=place: {"writers": view.writers(place)}
-        )  # type: ignore[misc]
-        found[pair[0], pair[1]] = onset
+        onset = view.onset(looked, same, np.full(view.size, line))
+        found[pair[0], pair[1]] = replace(onset, first=onset.first._replace(detail={"writers": view.writers(place)}))
     return found
 
 
@@ -516,12 +518,12 @@ class _LayerSet:
 
     def _writer(self, main: _Layers) -> Finding | None:
         """Answer for one writer that captures other layers than the rest, in the same passes."""
-        found = [(pair, onset) for pair, onset in self.part.alone.items() if onset.first is not None]
+        found = [(pair, onset) for pair, onset in self.part.alone.items() if onset.bad]
         if not found or not self.life.copies_known:
             return None
         pair, onset = min(found, key=lambda one: one[1].first.place.line)
         good, bad = pair if pair[1] != main else (pair[1], pair[0])
-        first = onset.first or Seen(Place("", 0), 0, "", "", ())
+        first = onset.first
         words = _compare(bad.layers, good.layers)
         detail = {**first.detail, "words": words, "expected": layer_list(good.layers), "actual": layer_list(bad.layers)}
         # Which of two sets is one writer's is the print's to say, so the same passes count whichever it is.
@@ -532,7 +534,9 @@ class _LayerSet:
         return layer_set.told(every, alone=True)
 
     def _changes(self, main: _Layers, sets: dict[_Layers, _Set]) -> Iterator[Finding]:
-        others = sorted((pair for pair in sets.items() if pair[0] != main), key=lambda pair: pair[1].place.line)
+        # The last pass of a log may be cut.
+        others = [(key, one) for key, one in sets.items() if key != main and not self._cut(key, one, main)]
+        others.sort(key=lambda pair: pair[1].place.line)
         twice = sum(seen.count for other, seen in others if other.twice)
         less = sum(seen.count for other, seen in others if len(other.layers) < len(main.layers))
         if twice >= _MIXED and less >= _MIXED:
@@ -549,6 +553,10 @@ class _LayerSet:
         latest = _latest(sets)
         for other, seen in others:
             yield self._change(main, other, seen, latest)
+
+    def _cut(self, key: _Layers, one: _Set, main: _Layers) -> bool:
+        last = self.part.ends.get(one.first.source) == one.first.number
+        return last and one.count == 1 and len(key.layers) < len(main.layers)
 
     def _twice(self, main: _Layers, seen: _Set) -> Finding:
         """Answer for a run whose usual passes print a layer more than once, by one writer."""
@@ -785,7 +793,7 @@ def embedding(view: View) -> Onset:
 @embedding.answer
 def _(onset: Onset, life: Life) -> Iterator[Finding]:
     readings = life.readings
-    if onset.first is None or any(0 in reading.layers for reading in readings):
+    if not onset.bad or any(0 in reading.layers for reading in readings):
         return
     named = life.contract is not None and life.contract.names_layers
     asked = (

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from logscope.model import Segment
     from logscope.tables.tables import Tables
 
-    Array = np.ndarray[Any, Any]
+    Array = Any  # of numpy; what it holds stands beside it
     Columns = dict[str, Any]
 
 # First values that are compared and shown; more captures of a pass than these are not looked at.
@@ -91,6 +91,9 @@ class Seen(NamedTuple):
     detail: dict[str, Any] = {}  # noqa: RUF012 - never changed
 
 
+NOWHERE = Seen(Place("", 0), 0, "", "", ())
+
+
 def pass_name(item: Seen) -> str:
     """Return ``target verify pass 12``; the phase is left out where it is not known."""
     phase = "" if item.phase == "unknown" else f"{item.phase} "
@@ -124,7 +127,7 @@ class Onset:
     seen: int = 0
     bad: int = 0
     since: int = 0
-    first: Seen | None = None
+    first: Seen = NOWHERE
     last_good: dict[tuple[Any, ...], Seen | None] = field(default_factory=dict)
     bad_in: frozenset[tuple[Any, ...]] = frozenset()
     phases: dict[str, tuple[int, int]] = field(default_factory=dict)
@@ -137,13 +140,13 @@ class Onset:
             mine = phases.get(phase, (0, 0))
             phases[phase] = (mine[0] + good, mine[1] + bad)
         last_good = {**other.last_good, **self.last_good}
-        if self.first is None:
+        if not self.bad:
             last_good = {**self.last_good, **{key: seen for key, seen in other.last_good.items() if seen is not None}}
         return Onset(
             self.seen + other.seen,
             self.bad + other.bad,
-            self.since + other.seen if self.first is not None else other.since,
-            self.first or other.first,
+            self.since + other.seen if self.bad else other.since,
+            self.first if self.bad else other.first,
             last_good,
             self.bad_in | other.bad_in,
             phases,
@@ -160,12 +163,12 @@ class Onset:
     @property
     def good_before(self) -> Seen | None:
         """The last good pass before the first bad one, of its source."""
-        return None if self.first is None else self.last_good.get(self.first.source)
+        return self.last_good.get(self.first.source)
 
     @property
     def words(self) -> str:
         """Since when and how often, for the evidence of a finding."""
-        if self.first is None:
+        if not self.bad:
             return "never"
         share = f"{self.bad:,} of {count(self.seen, 'pass')} ({percent(self.bad, self.seen)})"
         where = at_fault(self.first, self.bad_in, self.last_good)
@@ -382,8 +385,7 @@ class View:
 
     def layer_of(self, number: int) -> Array:
         """Return the layer of one capture of each pass, -1 where there is none."""
-        column: Array = self.layers[:, number] if number < self.layers.shape[1] else np.full(self.size, -1)
-        return column
+        return self.layers[:, number] if number < self.layers.shape[1] else np.full(self.size, -1)
 
     def joins_at(self, lines: Array) -> Array:
         """Return the join record that stands at each of these lines, -1: none of this batch."""
@@ -393,8 +395,7 @@ class View:
         at = np.minimum(np.searchsorted(known[order], lines), max(len(places) - 1, 0))
         if not len(places):
             return np.full(len(lines), -1)
-        found: Array = np.where(known[order][at] == lines, places[order][at], -1)
-        return found
+        return np.where(known[order][at] == lines, places[order][at], -1)
 
     def event_name(self, place: int) -> str:
         """Return the event of a record."""
@@ -436,12 +437,15 @@ class View:
         return (at == len(lines)) | (lines[np.minimum(at, len(lines) - 1)] > ends)
 
     @cached_property
+    def fewest(self) -> Array:
+        """The fewest copies of a record of each pass."""
+        copies = np.where(self.usable, self.records["copies"], 1 << 30)
+        return np.minimum.reduceat(copies, self.first) if self.size else self.first
+
+    @cached_property
     def full(self) -> Array:
         """Where every record of a pass has a copy of every writer."""
-        copies = np.where(self.usable, self.records["copies"], 1 << 30)
-        lowest = np.minimum.reduceat(copies, self.first) if self.size else self.first
-        found: Array = (lowest >= self.expected) & ~self.split & ~self.confused
-        return found
+        return (self.fewest >= self.expected) & ~self.split & ~self.confused
 
     @cached_property
     def confused(self) -> Array:
@@ -462,7 +466,9 @@ class View:
         near &= self.of[places[order][1:]] - self.of[places[order][:-1]] <= _AROUND
         twice = np.zeros(len(said), np.bool_)
         twice[order[1:][near]], twice[order[:-1][near]] = True, True
-        mine = twice[len(captures) :] & np.isin(self.event[record], (LAYER, EMBED))
+        # Zeros and nan are the same everywhere, and say nothing of where they belong.
+        tells = self.differing["norm"].is_finite().fill_null(value=False) & (self.differing["norm"] != 0)
+        mine = twice[len(captures) :] & np.isin(self.event[record], (LAYER, EMBED)) & tells.to_numpy()
         found[self.of[record[mine]]] = True
         return found
 
@@ -473,8 +479,8 @@ class View:
             return np.zeros(0, np.bool_)
         named = [one.tp_rank is not None for one in self.tables.prefixes]
         mark = np.array(named, np.bool_)[self.tables.prints["prefix"].gather(self.table["print"]).to_numpy()]
-        found: Array = (self.full | (np.logical_and.reduceat(mark, self.first) & ~self.confused)) & (self.copies > 1)
-        return found
+        marked = np.logical_and.reduceat(mark, self.first) & ~self.confused & (2 * self.fewest > self.expected)
+        return (self.full | marked) & (self.copies > 1)
 
     @cached_property
     def told_apart(self) -> Array:
@@ -711,7 +717,7 @@ class Life:
         """
         said, counted = self.segment.tp_size, self.fact("writers")
         if said is not None and counted is not None and not self.fact("marked"):
-            return said == counted
+            return bool(said == counted)
         return bool(self.fact("marked")) or self.facts.get("agree", 0) >= _AGREED
 
 
@@ -773,7 +779,7 @@ def facts_of(view: View) -> dict[str, Any]:
 
 def _signs(view: View) -> dict[Any, First]:
     """Return the lines that can tell a release or a class; of statistics the first and the last of a batch."""
-    found = {}
+    found: dict[Any, First] = {}
     for event in view.lines(*(SIGNS - _STATISTICS)):
         fields = event.payload.fields
         key = (event.payload.event, frozenset(fields), *(str(fields.get(name)) for name in ("type", "what")))

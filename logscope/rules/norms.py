@@ -156,7 +156,7 @@ def _(part: NotFinite, life: Life) -> Iterator[Finding]:
         who = count(len(part.warned), "process", "processes")
         warned = f"NaN in the logits was reported by {who}, first at {first}; their order says nothing"
     onset, alone = earliest(part.onset, life)
-    if onset is not None and onset.first is not None:
+    if onset is not None and onset.bad:
         detail = onset.first.detail
         name = detail["name"]
         half = life.segment.server_args.get("dtype") in ("float16", "half")
@@ -257,8 +257,7 @@ def _telling(states: Columns) -> Array:
     """Return which prints tell one state from another: a finite norm above 0 and two or more first values."""
     printed = np.arange(states["values"].shape[-1]) < states["count"][..., None]
     finite = (np.isfinite(states["values"]) | ~printed).all(axis=-1) & np.isfinite(states["norm"])
-    told: Array = finite & (states["norm"] != 0) & (states["count"] > 1) & (states["slack"] >= 0)
-    return told
+    return finite & (states["norm"] != 0) & (states["count"] > 1) & (states["slack"] >= 0)
 
 
 # ------------------------------------------------------------------------------------------------------ joined states
@@ -340,11 +339,10 @@ def _sums(view: View) -> Sums:
         other = np.where(there, view.taken(view.captures, others=True)["norm"] ** 2, 0.0)
         theirs = view.taken(view.join, others=True)
         fine, theirs_fine = fits.copy(), np.zeros(view.size, np.bool_)
-        for choice in product((False, True), repeat=wide):
-            some = np.where(choice, other, squares)
+        for theirs_at in product((False, True), repeat=wide):
+            some = np.where(np.array(theirs_at), other, squares)
             (left, allowed), (off, limit) = against(some, join, joined), against(some, theirs, joined)
-            fine |= parted & (np.abs(left) <= allowed)
-            theirs_fine |= parted & (np.abs(off) <= limit)
+            fine, theirs_fine = fine | (np.abs(left) <= allowed), theirs_fine | (np.abs(off) <= limit)
         split = parted & np.isfinite(theirs["norm"])
         alone = split & (fine != theirs_fine)
         fits = np.where(split, fine | theirs_fine, fine)
@@ -645,8 +643,8 @@ def _(part: dict[str, Any], life: Life) -> Iterator[Finding]:
             add(ago, part["ago_kept"]),
         )
     most = kept.seen >= _LEAST_V1_INPUTS and kept.bad * 2 > kept.seen
-    told = [earliest(one, life) for one in (whole, kept if most else replace(kept, first=None))]
-    found = [(one, only) for one, only in told if one is not None and one.first is not None]
+    told = [earliest(one, life) for one in (whole, kept if most else replace(kept, bad=0))]
+    found = [(one, only) for one, only in told if one is not None and one.bad]
     if not found:
         return
     onset, alone = min(found, key=lambda one: one[0].first.place.line)
@@ -677,7 +675,7 @@ def _(part: dict[str, Any], life: Life) -> Iterator[Finding]:
 
 
 def _earlier(one: Onset, other: Onset) -> bool:
-    return one.first is not None and (other.first is None or one.first.place.line < other.first.place.line)
+    return bool(one.bad) and (not other.bad or one.first.place.line < other.first.place.line)
 
 
 @draft_input.why_not
@@ -738,8 +736,8 @@ class _Passes:
 
     def at(self, number: int) -> Seen:
         """Return what a finding names of one of them."""
-        found: Seen = self.rows[number] if self.seen is None else self.seen(int(self.rows[number]))
-        return found
+        row = self.rows[number]
+        return row if self.seen is None else self.seen(row)  # type: ignore[no-any-return]
 
     @classmethod
     def joined(cls, one: _Passes, other: _Passes) -> _Passes:
@@ -779,9 +777,7 @@ def frozen(view: View) -> dict[Any, Frozen]:
         rows = np.flatnonzero(useful & (view.group == group))
         taken = view.taken(view.captures[rows])
         names = ("layer", "norm", "slack", "values", "count", "key", "rounded", "line")
-        every = _Passes(
-            {name: taken[name] for name in names}, view.phase[rows] == VERIFY, [view.seen(row) for row in rows]
-        )
+        every = _Passes({name: taken[name] for name in names}, view.phase[rows] == VERIFY, rows.tolist(), view.seen)
         seen, width, found = _streaks(every)
         edges = (every.part(slice(0, _FROZEN)), every.part(slice(-_FROZEN, None)))
         made[view.tables.groups[group]] = Frozen(seen, width, *edges, found)

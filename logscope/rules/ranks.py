@@ -7,6 +7,7 @@ files (each rank's prints in a file of its own). It must not know what the value
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -32,8 +33,9 @@ _MARKED_OR_EQUAL = 0.5
 _LOOKED_FOR = 256
 # A record that one writer never prints: so many passes, and more than half of them.
 _LEAST_MISSING = 3
-# Passes without a copy of every writer behind the last one that had them, before a writer has stopped printing.
-_LASTING = 16
+# Passes without a copy of every writer, to the end, before a writer has stopped printing: more than the last block of
+# a buffer, which a killed server loses.
+_LASTING = 17
 # Records that a rank is behind the others before it is called silent: more than a buffer of one process holds.
 _SILENT = 128
 _COUNTED = frozenset({"embed_capture", "layer_capture", "forward_end", "forward", "fc_output"})
@@ -58,10 +60,14 @@ class _Missing:
 
         A copy that is missing now and then may be lost on the way into the log.
         """
-        if self.waiting.bad >= (_LASTING if self.full else _LEAST_MISSING):
+        if self.waiting.bad >= _LASTING:
             before = self.every.last_good if self.every.first == self.waiting.first else {}
             return replace(self.waiting, seen=self.every.seen, last_good=before)
-        return self.every if self.every.bad >= _LEAST_MISSING and self.every.bad * 2 > self.every.seen else None
+        return (
+            self.every
+            if self.full and self.every.bad >= _LEAST_MISSING and self.every.bad * 2 > self.every.seen
+            else None
+        )
 
 
 class _Printed(NamedTuple):
@@ -112,9 +118,7 @@ def rank_disagreement(view: View) -> dict[str, Any]:
     found = _Differing(view)
     for name, mask, little in (("values", found.values, ""), ("noise", found.noise, "by rounding only ")):
         bad, line = found.passes(mask)
-        part[name] = view.onset(
-            looked, bad, line, lambda row, mask=mask, little=little: found.detail(row, mask, little)
-        )  # type: ignore[misc]
+        part[name] = view.onset(looked, bad, line, partial(found.detail, mask, little))
     several = view.real & view.complete & ~view.edge & view.clean & (view.expected > 1)
     if several.any():
         part["missing"] = _lacking(view, several)
@@ -157,7 +161,7 @@ class _Differing:
         first[self.view.of[self.record[order]]] = order
         return first >= 0, self.line[first] if len(self.line) else first
 
-    def detail(self, row: int, mask: Array, little: str) -> dict[str, Any]:
+    def detail(self, mask: Array, little: str, row: int) -> dict[str, Any]:
         """Return what the first such copy of a pass shows."""
         view = self.view
         mine = np.flatnonzero(mask & (view.of[self.record] == row))
@@ -279,9 +283,9 @@ def _(part: dict[str, Any], life: Life) -> Iterator[Finding]:
     if absent and life.rows_may_differ is None:
         yield from absent
         return
-    if part["values"].first is not None and life.copies_known:
+    if part["values"].bad and life.copies_known:
         yield rank_disagreement.told(part["values"])
-    elif part["noise"].first is not None:
+    elif part["noise"].bad:
         yield rank_disagreement.told(part["noise"], severity="note")
     missing = part.get("missing", {})
     # When no record has a copy of every writer, their number is in doubt, not the run.
@@ -345,10 +349,10 @@ def _missing(missing: dict[tuple[str, Kind], _Missing], life: Life) -> Iterator[
     What most writers never print is printed under a condition: nobody can say that it is missing.
     """
     every = {key: one.lasting() for key, one in missing.items()}
-    lacking = {key: onset for key, onset in every.items() if onset is not None and onset.first is not None}
+    lacking = {key: onset for key, onset in every.items() if onset is not None and onset.bad}
 
     def earliest(onsets: Sequence[Onset]) -> Onset:
-        return min(onsets, key=lambda one: one.first.place.line if one.first else 0)
+        return min(onsets, key=lambda one: one.first.place.line)
 
     for role in ("target", "draft"):
         whole = all(key in lacking for key in every if key[0] == role)
@@ -360,14 +364,14 @@ def _missing(missing: dict[tuple[str, Kind], _Missing], life: Life) -> Iterator[
             lacking = {key: onset for key, onset in lacking.items() if key not in mine}
     if len(lacking) * 4 >= len(every) * 3 and len(lacking) > 1:
         onset = earliest(list(lacking.values()))
-        line = onset.first.place.line if onset.first else 0
+        line = onset.first.place.line
         advice = "a rank stopped, or prints into another file; marks on the lines would name it"
         yield _less(life, onset, ("prints", "print"), f"nothing more from line {line:,} on", advice)
         return
     advice = "one rank captures something else, or its lines are lost on the way into the log"
     for role in ("target", "draft"):
         mine = {key: onset for key, onset in lacking.items() if key[0] == role}
-        alike = len({str(onset.first.detail) for onset in mine.values() if onset.first}) == 1
+        alike = len({str(onset.first.detail) for onset in mine.values()}) == 1
         if len(mine) > 1 and alike and all(key in mine for key in every if key[0] == role):
             onset = earliest(list(mine.values()))
             yield _less(life, onset, ("does", "do"), f"not print anything of {role} passes", advice)
@@ -382,7 +386,7 @@ def _some_print(role: str, kinds: Sequence[Kind], onset: Onset, life: Life) -> F
     return rank_disagreement.finding(
         f"Only {count(have, 'writer')} of {expected} {'prints' if have == 1 else 'print'}"
         f" {and_list([_name(kind) for kind in kinds])} of {role} passes.",
-        onset.first.place if onset.first else None,
+        onset.first.place,
         severity="note",
         expected=count(expected, "copy", "copies"),
         actual=count(have, "copy", "copies"),
@@ -396,7 +400,7 @@ def _less(life: Life, onset: Onset, verb: tuple[str, str], what: str, advice: st
     have, expected = _copies(onset)
     return rank_disagreement.finding(
         f"{count(expected - have, 'writer')} of {expected} {verb[expected - have != 1]} {what}.",
-        onset.first.place if onset.first else None,
+        onset.first.place,
         severity="warning",
         expected=count(expected, "copy", "copies"),
         actual=count(have, "copy", "copies"),
@@ -406,7 +410,7 @@ def _less(life: Life, onset: Onset, verb: tuple[str, str], what: str, advice: st
 
 
 def _copies(onset: Onset) -> tuple[int, int]:
-    detail = onset.first.detail if onset.first else {}
+    detail = onset.first.detail
     return detail.get("have", 0), detail.get("expected", 0)
 
 

@@ -90,8 +90,6 @@ class Rule:
     def told(self, onset: Onset, *, alone: bool = False, **over: Any) -> Finding:
         """Return the finding of a fault: the rule's sentences filled with what its first pass shows."""
         first = onset.first
-        if first is None:
-            raise ValueError(f"{self.code}: nothing is bad in this onset")
         known = {**self.says, **over}
         fields = {"pass_": pass_name(first), "onset": onset.words, **first.detail}
         texts = {
@@ -119,11 +117,11 @@ class Rule:
 
 def earliest(onset: Onset | None, life: Life) -> tuple[Onset | None, bool]:
     """Return the onset that is told, and whether it is that of one writer alone: where this comes first, it is."""
-    usual = onset if onset is not None and onset.first is not None else None
+    usual = onset if onset is not None and onset.bad else None
     one = onset.alone if onset is not None and life.copies_known else None
-    if one is None or one.first is None:
+    if one is None or not one.bad:
         return usual, False
-    alone = usual is None or usual.first is None or one.first.place.line < usual.first.place.line
+    alone = usual is None or not usual.bad or one.first.place.line < usual.first.place.line
     return (one, True) if alone else (usual, False)
 
 

@@ -84,7 +84,7 @@ def aux_width(view: View) -> dict[str, Any]:
     part["reads"] = _widths(
         view, fed & (read["width"] % np.maximum(one, 1) == 0), read["width"], read["line"], view.read
     )
-    weights = {}
+    weights: dict[int, First] = {}
     for place in np.flatnonzero((view.event == FC) & view.usable)[:_MOST_ERRORS].tolist():
         size = view.payload(place).fields.get("weight")
         if isinstance(size, list) and len(size) == 2:
@@ -183,7 +183,7 @@ class _Joined:
         A width whose states are just the captured ones comes before others, one that several passes join (or of the
         usual three states) before a single pass's, then the earlier one: what comes later is what changed.
         """
-        first = {width: onset.first for width, onset in self.widths.items() if onset.first is not None}
+        first = {width: onset.first for width, onset in self.widths.items() if onset.bad}
         mine = first[got]
         others = {width: seen for width, seen in first.items() if seen.detail["hidden"] == mine.detail["hidden"]}
 
@@ -205,7 +205,7 @@ def _(part: dict[str, Any], life: Life) -> Iterator[Finding]:
     joined = _Joined(part, life)
     for got, onset in sorted(joined.widths.items(), key=lambda pair: pair[1].first.place.line if pair[1].first else 0):
         due = joined.due(got)
-        if due is None or due.width == got or onset.first is None:
+        if due is None or due.width == got or not onset.bad:
             continue
         detail, hidden = onset.first.detail, joined.hidden
         captured = f"captured: {layer_list(detail['captured'])}; " if detail["captured"] else ""
@@ -492,7 +492,7 @@ def fc_skipped(view: View) -> Onset:
 
 @fc_skipped.answer
 def _(onset: Onset, life: Life) -> Iterator[Finding]:
-    if onset.first is None or not life.is_eagle3:
+    if not onset.bad or not life.is_eagle3:
         return
     own, width, contract = onset.first.detail["own"], onset.first.detail["width"], life.contract
     hidden = life.hidden or own
