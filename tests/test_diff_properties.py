@@ -438,11 +438,10 @@ HEADS = st.lists(st.floats(-10, 10), min_size=1, max_size=5)
 
 def state(norm, head):
     """Return one state of four rows, printed exactly."""
-    column = np.array([norm])
-    return Points(
-        *(np.array([number]) for number in (1, 4)), column, np.array([5e-5]), np.array([1]), np.array([len(head)]),
-        np.array([0.0]), [np.array([value]) for value in head],
-    )  # fmt: skip
+    values = np.full((1, 8), np.nan)
+    values[0, : len(head)] = head
+    columns = [np.array([number]) for number in (1, 4, norm, 5e-5, 1, len(head), 0.0)]
+    return Points(*columns, values)
 
 
 @settings(max_examples=200, derandomize=True)

@@ -1,8 +1,8 @@
 """Which forward pass of one run is which pass of another: by what the passes hold, not by where they stand.
 
-This module is responsible for keeping what a comparison needs of a run (:class:`Side`: narrow tables), for when two
-printed states are alike (:class:`Points`), and for pairing passes, each pair with the ground it stands on
-(docs/explanation/diff.md). It must not judge whether a pair agrees above the state it was recognised by.
+This module is responsible for keeping what a comparison needs of a run (:class:`Side`), for when two printed states are
+alike (:class:`Points`), and for pairing passes, each pair with the ground it stands on (docs/explanation/diff.md). It
+must not judge whether a pair agrees above the state it was recognised by.
 
 A target pass is recognised by its *lowest common state*, the lowest hidden capture that both runs print: what the pass
 was given shows there, and what went wrong above does not yet. A *round* is a target pass with the draft passes that
@@ -14,9 +14,9 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from itertools import chain, pairwise
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple
 from zlib import crc32
 
 import numpy as np
@@ -35,15 +35,13 @@ if TYPE_CHECKING:
 # How far the lowest states of one pass may lie apart in two runs that compute in bf16, in norm (as a share of the
 # tolerance for values: whatever is let in here is compared above) and in head. Noise between healthy runs whose batches
 # were composed differently: up to 4.3e-4 in norm and 0.018 in head.
-NEAR_SHARE = 0.25
-NEAR_HEAD = 0.025
+NEAR_SHARE, NEAR_HEAD = 0.25, 0.025
 # How exactly a norm must be printed to recognise a pass by it alone, where row order hides the head.
 FINE = 1e-5
 # How many neighbours in norm a state is held against: bounds the work where all norms are alike (normalised states).
 _NEIGHBOURS = 64
 # More pieces than this no prefill is looked for in; more first values than this are not compared.
-_MOST_PIECES = 4096
-_MOST_VALUES = 16
+_MOST_PIECES, _MOST_VALUES = 4096, 8
 # A phase of fewer passes than this does not show what is usual in it.
 _FEW = 3
 
@@ -51,13 +49,11 @@ CAPTURE = "capture"
 # The data's way through a pass: of the draft forward, fc, fc output; of the target the captures and their join.
 _WAY = {"forward": 0, "fc": 1, CAPTURE: 2, "fc_output": 3, "forward_end": 4, "aux_concat": 5}
 _LANE = ("file", "segment", "group")
-_KEPT = (*_LANE, "key", "number", "role", "phase", "during", "complete", "expected", "line", "rows")
+_KEPT = (*_LANE, "number", "role", "phase", "during", "complete", "expected", "line", "rows", "key", "first", "last")
 _FORMS: dict[str, Any] = {
     "slot": pl.Int64, "shape": pl.Int64, "rows": pl.Int64, "width": pl.Int64, "mode": pl.String, "states": pl.Int64,
     "value_slack": pl.Float64, "coarse": pl.Boolean, "usable": pl.Boolean,
 }  # fmt: skip
-
-Ground: TypeAlias = Literal["state", "other", "near", "order", "pieces", "follows", "first", "place"]
 
 
 class Slot(NamedTuple):
@@ -75,10 +71,10 @@ class Slot(NamedTuple):
         """The slot as a number."""
         way = _WAY.get(self.event, len(_WAY) + crc32(self.event.encode()) % 9999)
         layer = 0xFFFFFF if self.layer is None else min(max(self.layer, 0), 0xFFFFFE)
-        return (way << 32) + (layer << 8) + min(self.nth, 0xFF)
+        return (way << 32) + (layer << 8) + self.nth
 
 
-JOIN, READ, END = (Slot(event).number for event in ("aux_concat", "forward", "forward_end"))
+JOIN, READ = Slot("aux_concat").number, Slot("forward").number
 
 
 def is_capture(slot: int) -> bool:
@@ -87,81 +83,90 @@ def is_capture(slot: int) -> bool:
 
 
 class Side:
-    """What is kept of one run: tables of numbers, whatever the length of its text.
+    """What is kept of one run: numbers, whatever the length of its text.
 
     passes
         one row a pass, in order: its columns of the passes table that are needed, ``first`` and ``last`` record, and
         ``ordinal``: which of its role and phase it is, from 1 (graph capture counts by itself).
     records
-        one row a record: p (row of its pass), slot, form, line, norm, slack, values, values_key, copies, differ.
+        one row a record: p (row of its pass), slot, form, line, state (whether it holds one: a norm of usable text),
+        norm (nan: none), slack, key, count and values of the first values, copies, differ. ``array`` has the columns.
     forms
         what records say beside their values: slot, shape (a number, 0 for none), rows, width, mode, states (joined),
-        value_slack (of the first values), coarse (rounded or derived), usable.
+        value_slack (of the first values), coarse (rounded or derived), usable. ``heads`` has the rest.
     """
 
     def __init__(self) -> None:
         self._parts: list[Tables] = []
+        self.array: dict[str, Array] = {}
         self.add(Tables())
 
     def add(self, tables: Tables) -> None:
         """Take the next batch."""
+        values = tables.records["values"]
+        count = values.list.len().fill_null(0).to_numpy().astype(np.int64)
         records = tables.records.select(
-            "pass", "file", "head", "norm", "values_key", "copies", "differ", "print",
-            pl.col("line").cast(pl.UInt32), pl.col("slack").cast(pl.Float32), pl.col("values").cast(pl.List(pl.Float32)),
+            "pass", "file", "head", "norm", "copies", "differ", "print", pl.col("line").cast(pl.UInt32),
+            pl.col("slack").cast(pl.Float32), pl.col("values_key").fill_null(0).alias("key"),
+            pl.Series("count", np.minimum(count, _MOST_VALUES), dtype=pl.UInt8), _padded(values, count),
         )  # fmt: skip
+        passes = tables.passes.select(*_KEPT, "join", "input", "fc", "end")
         server, prints = tables.server.clear(), tables.prints.filter(~pl.col("same"))
-        self._parts.append(replace(tables, records=records, prints=prints, server=server, said=[]))
-        self._parts[-1].passes = tables.passes.select(*_KEPT, "first", "last", "join", "input", "fc", "end")
+        self._parts.append(replace(tables, passes=passes, records=records, prints=prints, server=server, said=[]))
 
     def settle(self) -> None:
         """Put the batches together; to be called after the last one."""
-        whole = Tables.concat(self._parts)
-        self._parts = []
-        self.files, self.groups, self.segments = whole.files, whole.groups, whole.segments
+        whole, self._parts = Tables.concat(self._parts), []
+        self.files, self.groups, self.segments, self.heads = whole.files, whole.groups, whole.segments, whole.heads
         self.deviating = whole.prints.select("record", "line", "norm").unique("record", keep="first")
-        self.passes = whole.passes.cast(dict.fromkeys(("role", "phase", "during"), pl.String))
-        self.heads = whole.heads
+        self.passes = whole.passes.cast(dict.fromkeys(("role", "phase", "during"), pl.String)).drop(
+            "join", "input", "fc", "end"
+        )
         self.slots = {slot.number: slot for slot in map(_slot, self.heads)}
         self.forms = pl.DataFrame([_form(head) for head in self.heads], schema=_FORMS, orient="row")
         place = whole.passes["key"].search_sorted(whole.records["pass"]).cast(pl.UInt32)
-        slot = self.forms["slot"].gather(whole.records["head"])
-        self.records = (
-            whole.records.rename({"head": "form"}).drop("pass", "file", "print").with_columns(p=place, slot=slot)
-        )
+        said = self.forms.select("slot", "usable").gather(whole.records["head"])
+        self.records = whole.records.rename({"head": "form"}).drop("pass", "file", "print").with_columns(
+            pl.col("norm").fill_null(math.nan), p=place, slot=said["slot"],
+            state=said["usable"] & pl.col("norm").is_not_null(),
+        )  # fmt: skip
         self._reunite()
         records = self.records.select("p", "slot")
         if not records.select((pl.col("slot").diff() > 0) | (pl.col("p").diff() != 0)).to_series().all():
             nth = records.select(pl.int_range(pl.len()).over("p", "slot").clip(0, 0xFF)).to_series()
             self.records = self.records.with_columns(pl.col("slot") + nth)
-            numbers = (self.records["slot"].filter(nth > 0)).unique().to_list()
-            self.slots |= {n: self.slots[n - (n & 0xFF)]._replace(nth=n & 0xFF) for n in numbers}
-        dummy = pl.col("during") == "graph_capture"
-        self.passes = self.passes.with_columns(
-            ordinal=pl.int_range(1, pl.len() + 1).over(*_LANE, "role", "phase", dummy)
-        )
+            again = self.records["slot"].filter(nth > 0).unique().to_list()
+            self.slots |= {slot: self.slots[slot & ~0xFF]._replace(nth=slot & 0xFF) for slot in again}
+        group = (*_LANE, "role", "phase", pl.col("during") == "graph_capture")
+        self.passes = self.passes.with_columns(ordinal=pl.int_range(1, pl.len() + 1).over(group))
+        self._expose()
+
+    def _expose(self) -> None:
+        self.array = {name: self.records[name].to_numpy() for name in self.records.columns}
+        self.array |= {name: self.forms[name].to_numpy() for name in ("shape", "rows", "value_slack", "usable")}
 
     def _reunite(self) -> None:
         """Put passes together again that a repeated line has cut in two.
 
         A record that the pass already has looks like the first of the next pass. Where two neighbours of one role have
-        no other record in common, the second begins with the very record the first ends with, and one of them lacks what
-        its like have, they are one pass.
+        no other record in common, the second begins with the very record the first ends with, and one of them lacks
+        what its like have, they are one pass.
         """
         first, last = self.passes["first"].to_numpy(), self.passes["last"].to_numpy()
-        said = self.records.select("form", "norm", "values_key")
+        said = self.records.select("form", "norm", "key")
         alike = np.all([said[n].gather(last[:-1]).eq_missing(said[n].gather(first[1:])) for n in said.columns], axis=0)
         alike &= np.all([self.passes[n][:-1] == self.passes[n][1:] for n in (*_LANE, "role")], axis=0)
-        usual = {
-            role: self._often(kinds)
-            for (role,), kinds in self.passes.with_row_index("p").group_by("role")
-            if alike.any()
-        }
-        gone = np.zeros(self.passes.height, bool)
-        longer = np.arange(self.passes.height)
+        role, slots = self.passes["role"].to_numpy(), self.records["slot"].to_numpy()
+        usual = {each: self._often(role == each) for each in set(role[:-1][alike])}
+        gone, longer = np.zeros(len(role), bool), np.arange(len(role))
         for at in (np.flatnonzero(alike) + 1).tolist():
-            one, other = (self.records["slot"][int(first[p]) : int(last[p]) + 1].to_list() for p in (at - 1, at))
-            lacks = usual[self.passes["role"][at]]
-            if not gone[at - 1] and len(set(one) & set(other)) == 1 and (lacks - set(one) or lacks - set(other)):
+            one, other = (set(slots[first[p] : last[p] + 1].tolist()) for p in (at - 1, at))
+            if (
+                not gone[at - 1]
+                and len(one & other) == 1
+                and usual[role[at]] - (one & other)
+                and (usual[role[at]] - one or usual[role[at]] - other)
+            ):
                 gone[at] = True
                 # What is said of the pass as a whole is what its longer part says.
                 longer[at - 1] = at if len(other) > len(one) else at - 1
@@ -176,27 +181,21 @@ class Side:
 
         The first values are the first piece's: row 0 is in it. It has the slots that every piece has.
         """
-        new = self.passes.height
         pieces = self.records.filter(pl.col("p").is_in(rows))
-        said = pieces.with_columns(self.forms.select("rows", "usable").gather(pieces["form"]))
-        norm = pl.col("norm")
-        whole = said.group_by("slot", maintain_order=True).agg(
-            pl.exclude("norm", "slack", "rows", "usable").first(), pl.col("rows").sum(), pl.col("usable").all(), number=pl.len(),
-            slack=((norm * pl.col("slack")).sum() / (norm**2).sum().sqrt()).cast(pl.Float32),
-            norm=pl.when(norm.is_not_null().all()).then((norm**2).sum().sqrt()),
-        ).filter(pl.col("number") == len(rows)).with_columns(p=pl.lit(new, pl.UInt32))  # fmt: skip
-        forms = self.forms.gather(whole["form"]).with_columns(whole["rows"], whole["usable"], shape=pl.lit(0, pl.Int64))
-        heads = [self.heads[form] for form in whole["form"]]
-        whole = whole.with_columns(form=pl.int_range(pl.len()).cast(pl.UInt32) + len(self.heads)).sort("slot")
-        last = self.records.height
-        self.passes = self.passes.vstack(
-            self.passes[rows[0]].with_columns(
-                first=pl.lit(last, pl.Int64), last=pl.lit(last + whole.height - 1, pl.Int64)
-            )
-        )
-        self.records = self.records.vstack(whole.select(self.records.columns))
-        self.forms = self.forms.vstack(forms)
-        self.heads = [*self.heads, *heads]
+        square = (pl.col("norm") ** 2).sum().sqrt()
+        pieces = pieces.with_columns(self.forms["rows"].gather(pieces["form"]))
+        whole = pieces.group_by("slot", maintain_order=True).agg(
+            pl.exclude("norm", "slack", "rows", "state").first(), pl.col("rows").sum(), pl.col("state").all(),
+            norm=square, number=pl.len(), slack=((pl.col("norm") * pl.col("slack")).sum() / square).cast(pl.Float32),
+        ).filter(pl.col("number") == len(rows)).sort("slot")  # fmt: skip
+        new, last, form = self.passes.height, self.records.height, pl.Series(range(whole.height), dtype=pl.UInt32)
+        forms = self.forms.gather(whole["form"]).with_columns(whole["rows"], shape=pl.lit(0, pl.Int64))
+        self.heads = self.heads + [self.heads[at] for at in whole["form"]]
+        whole = whole.with_columns(form=form + self.forms.height, p=pl.lit(new, pl.UInt32))
+        self.forms, self.records = self.forms.vstack(forms), self.records.vstack(whole.select(self.records.columns))
+        ends = {"first": pl.lit(last, pl.Int64), "last": pl.lit(last + whole.height - 1, pl.Int64)}
+        self.passes = self.passes.vstack(self.passes[rows[0]].with_columns(**ends))
+        self._expose()
         return new
 
     # what is usual
@@ -206,19 +205,21 @@ class Side:
 
         Of all passes where none is complete. A phase of fewer than three passes says little: its role decides.
         """
-        real = self.passes.with_row_index("p").filter(pl.col("during") != "graph_capture")
-        usual = {}
-        for (role, phase), kinds in real.group_by("role", "phase"):
-            like = kinds if kinds.height >= _FEW else real.filter(role=role)
-            usual[role, phase] = self._often(like.filter("complete") if like["complete"].any() else like)
+        role, phase, during, complete = (
+            self.passes[name].to_numpy() for name in ("role", "phase", "during", "complete")
+        )
+        real, usual = during != "graph_capture", {}
+        for kind in set(zip(role[real], phase[real], strict=True)):
+            like = real & (role == kind[0])
+            same = like & (phase == kind[1])
+            like = same if same.sum() >= _FEW else like
+            usual[kind] = self._often(like & complete if (like & complete).any() else like)
         return usual
 
-    def _often(self, passes: pl.DataFrame) -> frozenset[int]:
-        """Return the slots that more than half of some passes have."""
-        wanted = np.zeros(self.passes.height, bool)
-        wanted[passes["p"].to_numpy()] = True
-        found = self.records.select("p", "slot").filter(pl.Series(wanted).gather(self.records["p"])).unique()
-        return frozenset(found.group_by("slot").len().filter(2 * pl.col("len") > passes.height)["slot"].to_list())
+    def _often(self, passes: Array) -> frozenset[int]:
+        """Return the slots that more than half of some passes (a mask) have."""
+        slots = self.records["slot"].filter(passes[self.records["p"].to_numpy()]).value_counts()
+        return frozenset(slots.filter(2 * pl.col("count") > passes.sum())["slot"].to_list())
 
     def joined(self) -> dict[tuple[str, str], int]:
         """Return by role and phase how many states are usually joined, as far as the joins say it."""
@@ -233,9 +234,15 @@ class Side:
         real = self.passes.filter((pl.col("role") == role) & (pl.col("during") != "graph_capture"))
         return dict(real.group_by("phase", maintain_order=True).len().iter_rows())
 
-    def has_state(self) -> pl.Series:
-        """Return which records hold a state: a norm of usable text."""
-        return self.forms["usable"].gather(self.records["form"]) & self.records["norm"].is_not_null()
+
+def _padded(values: pl.Series, count: Array) -> pl.Series:
+    """Return lists as rows of one width, what is too much left out, nan for what is not there."""
+    out = np.full((len(count), _MOST_VALUES), np.nan, np.float32)
+    flat = values.filter(pl.Series(count > 0)).explode().to_numpy()
+    place = np.arange(count.sum()) - np.repeat(np.cumsum(count) - count, count)
+    kept = place < _MOST_VALUES
+    out[np.repeat(np.arange(len(count)), count)[kept], place[kept]] = flat[kept]
+    return pl.Series("values", out, dtype=pl.Array(pl.Float32, _MOST_VALUES))
 
 
 def _slot(head: Payload) -> Slot:
@@ -254,7 +261,7 @@ def _form(head: Payload) -> tuple[Any, ...]:
 
 @dataclass(slots=True)
 class Points:
-    """The states of records as arrays, one row each. ``count`` of its first values are printed, the others are nan."""
+    """The states of records as arrays, one row each. ``count`` first values are printed, the others are nan."""
 
     shape: Array
     rows: Array
@@ -263,31 +270,25 @@ class Points:
     key: Array
     count: Array
     value_slack: Array
-    heads: list[Array]
+    values: Array
 
     @classmethod
     def of(cls, side: Side, records: Array) -> Points:
         """Return the states of these records."""
-        found = side.records.select("form", "norm", "slack", "values_key", "values").gather(records)
-        form = side.forms.select("shape", "rows", "value_slack").gather(found["form"])
-        count = found["values"].list.len().fill_null(0).to_numpy()
-        heads = [found["values"].list.get(at, null_on_oob=True).cast(pl.Float64).fill_null(np.nan).to_numpy()
-                 for at in range(min(count.max(initial=0), _MOST_VALUES))]  # fmt: skip
+        form = side.array["form"][records]
+        of_form = {"shape", "rows", "value_slack"}
         return cls(
-            form["shape"].to_numpy(), form["rows"].to_numpy(), found["norm"].fill_null(np.nan).to_numpy(),
-            found["slack"].cast(pl.Float64).to_numpy(), found["values_key"].fill_null(0).to_numpy(), count,
-            form["value_slack"].to_numpy(), heads,
-        )  # fmt: skip
+            **{each.name: side.array[each.name][form if each.name in of_form else records] for each in fields(cls)}
+        )
 
     def take(self, at: Array) -> Points:
         """Return some rows."""
-        *columns, heads = (getattr(self, name) for name in self.__slots__)
-        return Points(*(column[at] for column in columns), [column[at] for column in heads])
+        return Points(*(getattr(self, column.name)[at] for column in fields(self)))
 
-    def both(self, other: Points) -> Iterator[tuple[Array, Array, Array]]:
-        """Yield the first values that both print, place by place, and which rows have that place."""
-        for at, (mine, theirs) in enumerate(zip(self.heads, other.heads, strict=False)):
-            yield mine, theirs, (at < self.count) & (at < other.count)
+    def _both(self, other: Points) -> tuple[Array, Array, Array]:
+        """Return the first values of both, and which of them both print."""
+        printed = np.arange(_MOST_VALUES) < np.minimum(self.count, other.count)[:, None]
+        return self.values.astype(float), other.values.astype(float), printed
 
     def same_norm(self, other: Points) -> Array:
         """Return whether norms may be one number, at the coarser print."""
@@ -295,21 +296,20 @@ class Points:
 
     def same_head(self, other: Points) -> Array:
         """Return whether first values may be the same, as far as both are printed, at the coarser print."""
-        found = np.ones(len(self.norm), bool)
-        for mine, theirs, printed in self.both(other):
-            found &= close(mine, theirs, self.value_slack + other.value_slack) | ~printed
-        return found
+        mine, theirs, printed = self._both(other)
+        same = close(mine, theirs, (self.value_slack + other.value_slack)[:, None]) | ~printed
+        return np.asarray(same.all(axis=1))
 
     def finite_head(self) -> Array:
         """Return whether all first values are finite."""
-        found = np.ones(len(self.norm), bool)
-        for at, values in enumerate(self.heads):
-            found &= np.isfinite(values) | (at >= self.count)
-        return found
+        fine = np.isfinite(self.values) | (np.arange(_MOST_VALUES) >= self.count[:, None])
+        return np.asarray(fine.all(axis=1))
 
     def alike(self, other: Points) -> Array:
         """Return whether two prints may stand for one state, at the coarser of the two."""
-        found: Array = (self.shape == other.shape) & self.same_norm(other) & self.same_head(other)
+        found: Array = (self.shape == other.shape) & self.same_norm(other)
+        at = np.flatnonzero(found)
+        found[at] = self.take(at).same_head(other.take(at))
         return found
 
     def distance(self, other: Points) -> Array:
@@ -318,16 +318,14 @@ class Points:
         Taken over all of them, because a single value near zero may lose every digit to bf16 without meaning anything.
         Infinite when a value is finite on one side only.
         """
-        square, one, two = (np.zeros(len(self.norm)) for _ in range(3))
+        mine, theirs, printed = self._both(other)
+        finite = printed & np.isfinite(mine) & np.isfinite(theirs)
         with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
-            for mine, theirs, printed in self.both(other):
-                finite = printed & np.isfinite(mine) & np.isfinite(theirs)
-                apart = np.where(finite, (mine - theirs) ** 2, np.inf)
-                square += np.where(close(mine, theirs, 0.0) | ~printed, 0.0, apart)
-                one += np.where(finite, mine**2, 0.0)
-                two += np.where(finite, theirs**2, 0.0)
-            largest = np.maximum(one, two)
-            found: Array = np.where(square > 0, np.sqrt(square / largest), 0.0)
+            apart = np.where(
+                close(mine, theirs, 0.0) | ~printed, 0.0, np.where(finite, (mine - theirs) ** 2, np.inf)
+            ).sum(1)
+            largest = np.maximum(*(np.where(finite, each**2, 0.0).sum(1) for each in (mine, theirs)))
+            found = np.where(apart > 0, np.sqrt(apart / largest), 0.0)
         return np.where(np.isnan(found), np.inf, found)
 
 
@@ -401,14 +399,10 @@ def _rounds(side: Side, *, by_target: bool) -> pl.DataFrame:
     passes = passes.cast({"p": pl.Int64}).filter((pl.col("role") == "draft") | by_target)
     lanes = passes.select(*_LANE).unique(keep="first", maintain_order=True)
     lives: dict[Any, int] = {}
-    keys = [
-        (
-            lives.setdefault(life, len(lives)),
-            [(part is not None, str(part).rjust(12)) for part in side.groups[group][::-1]],
-        )
-        for *life_, group in lanes.iter_rows()
-        for life in [tuple(life_)]
-    ]
+    keys = []
+    for file, segment, group in lanes.iter_rows():
+        ranks = [(part is not None, str(part).rjust(12)) for part in side.groups[group][::-1]]
+        keys.append((lives.setdefault((file, segment), len(lives)), ranks))
     order = sorted(range(len(keys)), key=keys.__getitem__)
     number = pl.Series("lane", np.argsort(order), dtype=pl.Int64)
     passes = passes.join(lanes.with_columns(number), on=_LANE, maintain_order="left").sort("lane", maintain_order=True)
@@ -439,7 +433,8 @@ class _Pairing:
         """Pair what can be paired; return pairs and leftovers as :class:`Alignment` holds them."""
         self._find_common()
         if self.common:
-            self._stage("state", self.lowest, Points.alike, moved=True)
+            self._stage("state", self.lowest, _alike_with_heads, moved=True)
+            self._stage("state", self.lowest, _known_by_norm, accept=self._one_without_head)
             for slot in self.common[1:]:
                 self._stage("other", slot, _alike_with_heads)
             if self.lowest != Slot(CAPTURE, 0).number:
@@ -466,14 +461,15 @@ class _Pairing:
         for side, rows, kinds, held in zip(self.sides, self.leads, self.kinds, self.held, strict=True):
             place = np.full(side.passes.height, -1)
             place[rows] = np.arange(len(rows))
-            found = side.records.select("slot", at=pl.Series(place).gather(side.records["p"]), r=pl.int_range(pl.len()))
-            found = found.filter((found["at"] >= 0) & side.has_state() & (pl.col("slot") & 0xFF == 0))
-            lead = (kinds["role"] == (self.role or "")).gather(found["at"])
+            slots, at = side.array["slot"], place[side.array["p"]]
+            kept = np.flatnonzero((at >= 0) & side.array["state"] & (slots & 0xFF == 0))
+            lead = (kinds["role"] == (self.role or "")).to_numpy()[at[kept]]
             # Of a draft pass that leads a round of a cut log, what it reads stands for the lowest state.
-            for slot, part in [*found.filter(lead).group_by("slot"), ((-1,), found.filter(~lead, slot=READ))]:
-                held[slot[0]] = np.full(len(rows), -1)
-                held[slot[0]][part["at"].to_numpy()] = part["r"].to_numpy()
-            counts.append({slot: int((at >= 0).sum()) for slot, at in held.items() if slot >= 0})
+            for slot in {-1, *np.unique(slots[kept]).tolist()}:
+                part = kept[lead & (slots[kept] == slot)] if slot >= 0 else kept[~lead & (slots[kept] == READ)]
+                held[slot] = np.full(len(rows), -1)
+                held[slot][at[part]] = part
+            counts.append({slot: n for slot, at in held.items() if slot >= 0 and (n := int((at >= 0).sum()))})
         captured = [set(filter(is_capture, found)) for found in counts]
         usual = [{n for n in slots if 2 * counts[at][n] > len(self.leads[at])} for at, slots in enumerate(captured)]
         self.same_captures = usual[0] == usual[1]
@@ -498,10 +494,10 @@ class _Pairing:
     # stages
 
     def _stage(
-        self, ground: Ground, slot: int, alike: Callable[[Points, Points], Array], *, moved: bool = False,
+        self, ground: str, slot: int, alike: Callable[[Points, Points], Array], *, moved: bool = False,
         accept: Callable[[Array, Array], Array] | None = None,
     ) -> None:  # fmt: skip
-        """Pair states that are alike: in order between the pairs there are, then, where allowed, wherever they stand."""
+        """Pair states that are alike: in order between the pairs there are, then, with ``moved``, anywhere."""
         places = self._free(0, slot), self._free(1, slot)
         if not len(places[0]) or not len(places[1]):
             return
@@ -517,17 +513,18 @@ class _Pairing:
         self.spine[one[good]] = True
         if moved:
             waiting: dict[int, list[int]] = {}
-            for at in self._free(1, slot)[::-1][self._has_head(1, self._free(1, slot)[::-1])].tolist():
+            mine, theirs = (free[self._has_head(side, free)] for side in (0, 1) for free in [self._free(side, slot)])
+            for at in theirs[::-1].tolist():
                 waiting.setdefault(int(classes[1][at]), []).append(at)
-            for at in self._free(0, slot)[self._has_head(0, self._free(0, slot))].tolist():
+            for at in mine.tolist():
                 partners = waiting.get(int(classes[0][at])) if classes[0][at] >= 0 else None
                 if partners:
                     self._join(ground, np.array([at]), np.array([partners.pop()]), moved=True)
 
     def _classes(self, places: tuple[Array, Array], slot: int, alike: Callable[[Points, Points], Array]) -> list[Array]:
-        """Return a number for every place: the same for states that are alike, each held against its neighbours in norm."""
+        """Return a number for every place, the same for states that are alike; each is held against its neighbours."""
         parts = [self._points(side, at, slot) for side, at in enumerate(places)]
-        whole = _joined(*parts)
+        whole = Points(*(np.concatenate([getattr(part, column.name) for part in parts]) for column in fields(Points)))
         order = np.lexsort((whole.key, whole.norm, whole.shape))
         whole = whole.take(order)
         root = np.arange(len(order)).tolist()
@@ -557,7 +554,8 @@ class _Pairing:
     def _near(self, one: Points, other: Points) -> Array:
         """Return whether two lowest states may be one, up to the noise of bf16."""
         near = np.abs(one.norm - other.norm) <= NEAR_SHARE * self.rtol * np.maximum(one.norm, other.norm)
-        return (one.count > 0) & (other.count > 0) & near & (one.distance(other) <= NEAR_HEAD)
+        found: Array = (one.count > 0) & (other.count > 0) & near & (one.distance(other) <= NEAR_HEAD)
+        return found
 
     def _norms_agree(self, mine: Array, theirs: Array) -> Array:
         """Return whether the norms of all states both passes print agree, and there are at least two."""
@@ -574,7 +572,12 @@ class _Pairing:
 
     def _has_head(self, side: int, places: Array) -> Array:
         """Return whether the lowest state of passes is printed with first values."""
-        found: Array = self._points(side, places, self.lowest).count > 0
+        found: Array = self.sides[side].array["count"][self.held[side][self.lowest][places]] > 0
+        return found
+
+    def _one_without_head(self, mine: Array, theirs: Array) -> Array:
+        """Return whether one of two passes prints first values and the other does not."""
+        found: Array = self._has_head(0, mine) != self._has_head(1, theirs)
         return found
 
     def _gaps(self) -> Iterator[tuple[Array, Array]]:
@@ -586,7 +589,7 @@ class _Pairing:
         cuts = [np.searchsorted(gap, numbers[1:]) for gap in gaps]
         yield from zip(*(np.split(places, cut) for places, cut in zip(free, cuts, strict=True)), strict=True)
 
-    def _join(self, ground: Ground, one: Array, other: Array, *, moved: bool = False) -> None:
+    def _join(self, ground: str, one: Array, other: Array, *, moved: bool = False) -> None:
         """Make places pairs."""
         self.partner[0][one], self.partner[1][other] = other, one
         self.ground[one], self.moved[one] = ground, moved
@@ -596,22 +599,20 @@ class _Pairing:
         places = [self._free(side, self.lowest) for side in (0, 1)]
         places = [at[self.phases[side][at] == "extend"] for side, at in enumerate(places)]
         known = [self._points(side, at, self.lowest) for side, at in enumerate(places)]
-        if not all(each.heads for each in known):
+        if not len(places[0]) or not len(places[1]):
             return
-        order = np.argsort(known[1].heads[0], kind="stable")
+        order = np.argsort(known[1].values[:, 0], kind="stable")
+        starts = known[1].values[order, 0]
         used: set[int] = set()
         at = 0
         while at < len(places[0]):
             mine = known[0].take(np.array([at]))
-            value = mine.heads[0]
-            reach = (
-                NEAR_HEAD * math.hypot(*(float(np.nan_to_num(head[0])) for head in mine.heads)) + 2 * mine.value_slack
-            )
-            low, high = np.searchsorted(known[1].heads[0][order], np.concatenate([value - reach, value + reach]))
-            starts = order[low : high + 1]
-            one, other = mine.take(np.zeros(len(starts), int)), known[1].take(starts)
+            value = mine.values[0, 0]
+            reach = NEAR_HEAD * math.sqrt(np.nansum(mine.values.astype(float) ** 2)) + 2 * mine.value_slack[0]
+            near = order[slice(*np.searchsorted(starts, [value - reach, value + reach]) + np.array([0, 1]))]
+            one, other = mine.take(np.zeros(len(near), int)), known[1].take(near)
             alike = (one.same_head(other) | (one.distance(other) <= NEAR_HEAD)) & (one.count > 0) & (other.count > 0)
-            for start in starts[alike].tolist():
+            for start in near[alike].tolist():
                 ends = self._same_prefill(known, at, start)
                 if ends is not None and used.isdisjoint(range(start, ends[1])):
                     used.update(range(start, ends[1]))
@@ -649,11 +650,8 @@ class _Pairing:
         one = one[(one > 0) & (self.phases[0][one] == "verify")]
         one = one[np.isin(self.ground[one - 1], ("state", "other"))]
         other = np.minimum(self.partner[0][one - 1] + 1, len(self.leads[1]) - 1)
-        good = (
-            (self.partner[1][other] < 0)
-            & (self.phases[1][other] == "verify")
-            & (self.rows[0][one] == self.rows[1][other])
-        )
+        good = (self.partner[1][other] < 0) & (self.phases[1][other] == "verify")
+        good &= self.rows[0][one] == self.rows[1][other]
         one, other = one[good], other[good]
         if len(one):
             same = self._same_drafts(self.leads[0][one - 1], self.leads[1][other - 1])
@@ -669,15 +667,13 @@ class _Pairing:
             found.append(drafts.select("pair", "place", "p"))
         both = found[0].join(found[1], on=["pair", "place"], how="full", coalesce=True)
         whole = both.drop_nulls()
-        rows = paired_records(self.sides, whole["p"].to_numpy(), whole["p_right"].to_numpy())
-        known = rows.drop_nulls()
-        one, other = (Points.of(side, known[name].to_numpy()) for side, name in zip(self.sides, "ab", strict=True))
-        lacking = pl.any_horizontal(pl.all().is_null())
-        apart = pl.concat([rows.filter(lacking)["case"], known["case"].filter(pl.Series(~one.alike(other)))])
+        case, _, a, b = paired_records(self.sides, whole["p"].to_numpy(), whole["p_right"].to_numpy())
+        known = (a >= 0) & (b >= 0)
+        one, other = (Points.of(side, rows[known]) for side, rows in zip(self.sides, (a, b), strict=True))
         same = np.zeros(len(mine), bool)
         same[both["pair"].to_numpy()] = True
-        same[both.filter(lacking)["pair"].to_numpy()] = False
-        same[whole["pair"].gather(apart).to_numpy()] = False
+        same[both.filter(pl.any_horizontal(pl.all().is_null()))["pair"].to_numpy()] = False
+        same[whole["pair"].to_numpy()[np.append(case[~known], case[known][~one.alike(other)])]] = False
         return same
 
     def _first(self) -> None:
@@ -699,7 +695,7 @@ class _Pairing:
         number = int(np.argmin(np.append(shapes[0] == shapes[1], False)))
         one, other = extends[0][:number], extends[1][:number]
         warm = number and all(
-            kinds["during"][int(at[0])] == "warmup" for kinds, at in zip(self.kinds, (one, other), strict=True)
+            self.kinds[side]["during"][int(at[0])] == "warmup" for side, at in enumerate((one, other))
         )
         if number == 1 or warm or len(set(shapes[0][:number])) > 1:
             self._join("first", one, other)
@@ -715,9 +711,7 @@ class _Pairing:
         by_embedding = self.lowest == Slot(CAPTURE, 0).number
         one = np.flatnonzero(self.ground == "state")
         other = self.partner[0][one]
-        prefill = np.isin(self.phases[0][one], ("extend", "unknown")) & np.isin(
-            self.phases[1][other], ("extend", "unknown")
-        )
+        prefill = np.isin([self.phases[0][one], self.phases[1][other]], ("extend", "unknown")).all(0)
         known = self._has_head(0, one) & self._has_head(1, other) & (prefill | (not by_embedding))
         around = np.concatenate([[-1], self.partner[0], [-2]])
         beside = (around[one] == other - 1) & ((one == 0) == (other == 0))
@@ -739,21 +733,17 @@ class _Pairing:
         one, other = np.array(found, np.int64).reshape(-1, 2).T
         both = (one >= 0) & (other >= 0)
         if self.common:
-            why, held = (
-                "state",
-                [_at(held[self.lowest], at, -1) >= 0 for held, at in zip(self.held, (one, other), strict=True)],
-            )
-            apart = held[0] & held[1]
+            why, held = "state", [each[self.lowest] >= 0 for each in self.held]
         else:
-            held = [
-                np.isin(rows, side.records["p"].filter(side.has_state()))
-                for side, rows in zip(self.sides, self.leads, strict=True)
-            ]
-            why, apart = "layers", _at(held[0], one, False) | _at(held[1], other, False)
+            why = "layers"
+            states = [side.array["p"][side.array["state"]] for side in self.sides]
+            held = [np.isin(leads, each) for leads, each in zip(self.leads, states, strict=True)]
+        mine, theirs = _at(held[0], one, default=False), _at(held[1], other, default=False)
+        apart = mine & theirs if self.common else mine | theirs
         rows = _at(self.rows[0], one, -1) != _at(self.rows[1], other, -1)
         place = both & ~rows & ~apart
         self._join("place", one[place], other[place])
-        reason = np.where(both, np.where(rows, "rows", why), None)
+        reason = np.where(both, np.where(rows, "rows", why), "")
         lead = [_at(leads, at, -1) for at, leads in zip((one, other), self.leads, strict=True)]
         at_end = ((one < 0) | (one > end[0])) & ((other < 0) | (other > end[1]))
         columns = {"one": lead[0], "other": lead[1], "reason": reason.tolist(), "at_end": at_end}
@@ -766,31 +756,37 @@ def _at(values: Array, places: Array, default: Any) -> Array:
     return found
 
 
-def paired_records(sides: tuple[Side, Side], one: Array, other: Array) -> pl.DataFrame:
-    """Join the records of paired passes on (case, slot): a and b are their rows, null where one side has none."""
-    parts = []
-    for side, rows, name in zip(sides, (one, other), "ab", strict=True):
-        case = np.full(side.passes.height, -1)
-        case[rows] = np.arange(len(rows))
-        found = side.records.select(
-            pl.Series(case).gather(side.records["p"]).alias("case"), "slot", pl.int_range(pl.len()).alias(name)
-        )
-        parts.append(found.filter(pl.col("case") >= 0))
-    return parts[0].join(parts[1], on=["case", "slot"], how="full", coalesce=True)
-
-
-def _joined(one: Points, other: Points) -> Points:
-    """Return states one after the other."""
-    number = max(len(one.heads), len(other.heads))
-    heads = [each.heads + [np.full(len(each.norm), np.nan)] * (number - len(each.heads)) for each in (one, other)]
-    names = [name for name in Points.__slots__ if name != "heads"]
-    columns = [np.concatenate([getattr(one, name), getattr(other, name)]) for name in names]
-    return Points(*columns, [np.concatenate(each) for each in zip(*heads, strict=True)])
+def paired_records(sides: tuple[Side, Side], one: Array, other: Array) -> tuple[Array, Array, Array, Array]:
+    """Join the records of paired passes on case (which pair) and slot: case, slot, and rows of both, -1 for none."""
+    found = []
+    for side, rows in zip(sides, (one, other), strict=True):
+        first, last = (side.passes[name].to_numpy()[rows] for name in ("first", "last"))
+        number = last - first + 1
+        at = np.arange(number.sum()) + np.repeat(first - np.cumsum(number) + number, number)
+        found.append((number, np.repeat(np.arange(len(rows)), number), at, side.array["slot"][at]))
+    (mine, case, a, slot), (theirs, other_case, b, other_slot) = found
+    # Most pairs have the same slots in the same order.
+    even = mine == theirs
+    keep, other_keep = even[case], even[other_case]
+    even[case[keep][slot[keep] != other_slot[other_keep]]] = False
+    keep, other_keep = even[case], even[other_case]
+    parts = [pl.DataFrame({"case": c[~k], "slot": s[~k], name: r[~k]}) for c, s, r, k, name in
+             ((case, slot, a, keep, "a"), (other_case, other_slot, b, other_keep, "b"))]  # fmt: skip
+    rest = parts[0].join(parts[1], on=["case", "slot"], how="full", coalesce=True).fill_null(-1)
+    whole = {"case": case[keep], "slot": slot[keep], "a": a[keep], "b": b[other_keep]}
+    case, slot, a, b = (np.concatenate([known, rest[name].to_numpy()]) for name, known in whole.items())
+    return case, slot, a, b
 
 
 def _alike_with_heads(one: Points, other: Points) -> Array:
     """Return whether two prints may be of one state, with first values both or without them both."""
     found: Array = ((one.count > 0) == (other.count > 0)) & one.alike(other)
+    return found
+
+
+def _known_by_norm(one: Points, other: Points) -> Array:
+    """Return whether two prints may be of one state, of which only one has first values."""
+    found: Array = ((one.count > 0) != (other.count > 0)) & one.same_norm(other)
     return found
 
 

@@ -15,13 +15,13 @@ about 1.4.
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
+from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 import polars as pl
 
-from logscope.diffing.align import JOIN, READ, Points, Side, close, is_capture, paired_records
+from logscope.diffing.align import CAPTURE, JOIN, READ, Points, Side, Slot, close, is_capture, paired_records
 
 if TYPE_CHECKING:
     from logscope.diffing.align import Alignment, Array
@@ -33,17 +33,13 @@ HEAD_TOLERANCE = 0.25
 NEAR_FACTOR = 10.0
 # The most rounds between a round and the verify pass that shows which token it sampled.
 _REACH = 4
-# Rows of joined records that are judged at a time.
-_SLICE = 1 << 20
 # How a joined record came out, in this order; a state that one side alone prints, or damaged, is not compared.
 NOTHING, NOT_COMPARED, EQUAL, WITHIN, BEYOND = range(5)
 
-What: TypeAlias = Literal[
-    "norm", "head", "not_finite", "mode", "joined", "shape", "record", "copies", "rank", "captures"
-]
-# What differs in value, not in form.
+# What may differ: in form, then in value.
 VALUES = ("norm", "head", "not_finite")
-_WHATS = ("record", "captures", "mode", "joined", "copies", "rank", "shape", *VALUES)
+WHATS = ("record", "captures", "mode", "joined", "copies", "rank", "shape", *VALUES)
+RECORD, CAPTURES, MODE, STATES, COPIES, RANK, SHAPE, NORM, HEAD, NOT_FINITE = range(len(WHATS))
 
 
 class Spot(NamedTuple):
@@ -73,7 +69,7 @@ class Difference:
     ``previous`` is the last pass that does. ``pieces`` are the numbers of passes when a prefill was cut.
     """
 
-    what: What
+    what: str
     role: str
     phase: str
     during: str
@@ -142,7 +138,7 @@ def judge(one: Points, other: Points, rtol: float, heads: Array) -> tuple[Array,
     same_norm, same_head = one.same_norm(other), one.same_head(other) | ~heads
     norm = ~same_norm & ~close(one.norm, other.norm, slack)
     head = ~same_head & (one.distance(other) > HEAD_TOLERANCE)
-    what = np.select([ill, norm, head], ["not_finite", "norm", "head"], "norm")
+    what = np.select([ill, norm, head], [NOT_FINITE, NORM, HEAD], NORM)
     grade = np.where(ill | norm | head, BEYOND, np.where(same_norm & same_head, EQUAL, WITHIN))
     return grade, relative, what
 
@@ -150,6 +146,36 @@ def judge(one: Points, other: Points, rtol: float, heads: Array) -> tuple[Array,
 def compare(sides: tuple[Side, Side], alignment: Alignment, terms: Terms) -> Comparison:
     """Judge every pair of an alignment, in the order of the runs, then account for what has no partner."""
     return _Comparer(sides, alignment, terms).run()
+
+
+@dataclass(slots=True)
+class _Rows:
+    """Joined records of cases, as arrays: ``a`` and ``b`` are rows of both sides, -1 for none.
+
+    ``grade`` counts for the case, ``cell`` in the table of states; ``beyond``: before doubts, ``doubt``: noise may be
+    the reason; ``exact``: printed the very same; ``alike``: first values too, at the coarser print.
+    """
+
+    case: Array
+    slot: Array
+    a: Array
+    b: Array
+    grade: Array
+    cell: Array
+    what: Array
+    relative: Array
+    beyond: Array
+    doubt: Array
+    exact: Array
+    alike: Array
+
+    def take(self, at: Array) -> _Rows:
+        """Return some rows."""
+        return _Rows(*(getattr(self, column.name)[at] for column in fields(self)))
+
+
+# Differences of form: the row of the joined record, and what differs.
+_Found: TypeAlias = "list[tuple[Array, int]]"
 
 
 class _Comparer:
@@ -163,7 +189,7 @@ class _Comparer:
         self.sides, self.alignment, self.terms = sides, alignment, terms
         self.usual = sides[0].usual(), sides[1].usual()
         self.joined = sides[0].joined(), sides[1].joined()
-        self.edges = tuple(map(_edges, sides, alignment.rounds))
+        self.edges = [_edges(side, rounds) for side, rounds in zip(sides, alignment.rounds, strict=True)]
         self.out = Comparison()
         self.gone: list[pl.DataFrame] = []
 
@@ -173,166 +199,151 @@ class _Comparer:
         pairs = pairs.sort("at", pl.min_horizontal("one", "other"), maintain_order=True).with_row_index("pair")
         self._apart("context", pairs.filter(~pl.col("supported")))
         self._apart("pieces", pairs.filter("supported", ground="pieces"), leads=False)
-        pairs = pairs.filter("supported").with_columns(place=pl.lit(0, pl.Int32), weak=pl.col("ground") == "place")
+        pairs = pairs.filter("supported").with_columns(place=pl.lit(0, pl.Int64), weak=pl.col("ground") == "place")
         leads = self._cases(pairs.with_columns(self._united(pairs, side) for side in (0, 1)))
-        rows, found = self._rows(leads)
-        leads = _summed(leads, rows, found)
-        for role, ground, number, identical in (
-            leads.group_by("role", "ground", maintain_order=True).agg(pl.len(), pl.col("identical").sum()).iter_rows()
-        ):
+        leads, rows, found = self._summed(leads, *self._rows(leads))
+        counted = leads.group_by("role", "ground", maintain_order=True).agg(pl.len(), pl.col("identical").sum())
+        for role, ground, number, identical in counted.iter_rows():
             self.out.paired[role, ground], self.out.identical[role, ground] = number, identical
-        parts = [(leads, rows, found)]
+        cases = leads
         if self.alignment.role == "target":
-            parts.append(self._followers(leads.filter(pl.col("ground") != "pieces", role="target")))
-            self.out.drafts, self.out.identical_drafts = parts[1][0].height, parts[1][0]["identical"].sum()
-        self._books(*(pl.concat(each, how="diagonal") for each in zip(*parts, strict=True)))
+            drafts, more, others = self._followers(leads.filter(pl.col("ground") != "pieces", role="target"))
+            self.out.drafts, self.out.identical_drafts = drafts.height, int(drafts["identical"].sum())
+            more.case += leads.height
+            found += [(at + len(rows.case), what) for at, what in others]
+            rows = _Rows(
+                *(np.concatenate([getattr(part, each.name) for part in (rows, more)]) for each in fields(_Rows))
+            )
+            cases = pl.concat([leads, drafts], how="diagonal")
+        self._books(cases, rows, found)
         self._rest()
         return self.out
 
     def _united(self, pairs: pl.DataFrame, side: int) -> pl.Series:
         """Return the leading passes of pairs, of a prefill that was cut one pass of all its pieces."""
-        name = ("one", "other")[side]
-        pieces = {found[side][0]: found[side] for found in self.alignment.pieces.values() if len(found[side]) > 1}
-        cut = pairs["ground"] == "pieces"
-        return pl.Series(name, [self.sides[side].unite(pieces[row]) if cut_ and row in pieces else row
-                                for row, cut_ in zip(pairs[name].to_list(), cut.to_list(), strict=True)], dtype=pl.Int64)  # fmt: skip
+        rows = pairs[("one", "other")[side]].to_list()
+        for at in (pairs["ground"] == "pieces").arg_true().to_list():
+            pieces = self.alignment.pieces[pairs["first"][at]][side]
+            rows[at] = self.sides[side].unite(pieces) if len(pieces) > 1 else rows[at]
+        return pl.Series(("one", "other")[side], rows, dtype=pl.Int64)
 
     # pairs of passes, and their records side by side
 
     def _cases(self, pairs: pl.DataFrame) -> pl.DataFrame:
-        """Add what the passes of pairs are: a case has the phase of the baseline, the candidate's where that is unknown."""
-        one, other = (side.passes.select("role", "phase", "during").gather(pairs[name])
-                      for side, name in zip(self.sides, ("one", "other"), strict=True))  # fmt: skip
-        cases = pairs.with_columns(one, other=pairs["other"], theirs=other["phase"])
-        kinds = cases.select("role", "phase", "theirs").unique()
+        """Add what the passes are: a case has the phase of the baseline, the candidate's where that is unknown."""
+        one, other = (side.passes.select("role", "phase", "during").gather(pairs[name]) for side, name in
+                      zip(self.sides, ("one", "other"), strict=True))  # fmt: skip
+        cases = pairs.with_columns(one["role", "during"], mine=one["phase"], theirs=other["phase"])
+        kinds = cases.select("role", "mine", "theirs").unique()
         slots = [self.captured_apart((r, p), (r, q)) if r == "target" else None for r, p, q in kinds.iter_rows()]
-        cases = cases.join(
-            kinds.with_columns(apart=pl.Series(slots, dtype=pl.Int64)), on=kinds.columns, maintain_order="left"
-        )
-        return cases.with_columns(
-            pl.when(phase="unknown").then("theirs").otherwise("phase").alias("phase"),
-            mine="phase",
+        kinds = kinds.with_columns(apart=pl.Series(slots, dtype=pl.Int64))
+        return cases.join(kinds, on=["role", "mine", "theirs"], maintain_order="left").with_columns(
+            phase=pl.when(mine="unknown").then("theirs").otherwise("mine"),
             heads=~pl.col("ground").is_in(["order", "near"]),
         )
 
-    def _rows(self, cases: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
+    def _rows(self, cases: pl.DataFrame) -> tuple[_Rows, _Found]:
         """Return the joined records of cases, each judged, and their differences of form."""
-        joined = paired_records(self.sides, cases["one"].to_numpy(), cases["other"].to_numpy())
-        parts = [self._judged(cases, part) for part in (*joined.iter_slices(_SLICE), joined.clear())]
-        found = pl.concat([self._one_sided(cases, joined), *(part[1] for part in parts)])
-        return pl.concat([part[0] for part in parts]), found
-
-    def _judged(self, cases: pl.DataFrame, part: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
-        """Judge joined records: ``grade`` counts for the case, ``cell`` in the table of states."""
-        case = cases.select("pair", "place", "heads", "weak", "ground", "apart", "one", "other").gather(part["case"])
-        part = part.with_columns(case.select("pair", "place", "ground", "one", "other"))
+        case, slot, a, b = paired_records(self.sides, cases["one"].to_numpy(), cases["other"].to_numpy())
+        number, single = len(case), (cases["ground"] != "pieces").to_numpy()
+        grade, cell, what = np.zeros((3, number), np.int8)
+        beyond, doubt, was_exact, alike = np.zeros((4, number), bool)
+        out = _Rows(case, slot, a, b, grade, cell, what, np.full(number, np.nan), beyond, doubt, was_exact, alike)
         # Where the runs capture other states, what is made of these is not compared.
-        hidden = case["apart"].is_not_null() & ~(part["slot"] // (1 << 32)).is_in([2, 4])
-        both = (part["a"].is_not_null() & part["b"].is_not_null()).to_numpy()
-        use = np.flatnonzero(both & ~hidden.to_numpy())
-        rows = [part[name].gather(use) for name in "ab"]
-        records = [side.records.select("form", "norm", "values_key", "copies", "differ").gather(row)
-                   for side, row in zip(self.sides, rows, strict=True)]  # fmt: skip
-        forms = [side.forms.gather(each["form"]) for side, each in zip(self.sides, records, strict=True)]
-        usable = (forms[0]["usable"] & forms[1]["usable"]).to_numpy()
-        state = [usable & each["norm"].is_not_null().to_numpy() for each in records]
-        shape = (forms[0]["shape"] == forms[1]["shape"]).to_numpy()
-        other_shape = usable & ~shape & (forms[0]["shape"] != 0).to_numpy() & (forms[1]["shape"] != 0).to_numpy()
-        good = ~other_shape & state[0] & state[1] & (forms[0]["rows"] == forms[1]["rows"]).to_numpy()
-        exact = good & shape & np.all([records[0][n].eq_missing(records[1][n]) for n in ("norm", "values_key")], axis=0)
-        norm = records[0]["norm"].to_numpy()
-        relative = np.where(exact & np.isfinite(norm) & (norm != 0), 0.0, np.nan)
-        grade = np.where(exact, EQUAL, np.where(other_shape, BEYOND, NOT_COMPARED))
-        grade[~good & usable & ~other_shape & ~state[0] & ~state[1]] = NOTHING
-        what = np.full(len(use), _WHATS.index("shape"), np.int8)
-        alike = exact.copy()
-        at = np.flatnonzero(good & ~exact)
-        if len(at):
-            one, other = (
-                Points.of(side, row.gather(at).to_numpy()) for side, row in zip(self.sides, rows, strict=True)
-            )
-            heads = case["heads"].gather(use[at]).to_numpy()
-            grade[at], relative[at], words = judge(one, other, self.terms.rtol, heads)
-            what[at] = [_WHATS.index(word) for word in words]
-            alike[at] = one.alike(other) & (one.count > 0)
-        exact &= ((records[0]["differ"] == 0) & (records[1]["differ"] == 0)).to_numpy()
-        raw = grade == BEYOND
-        weak, near = case["weak"].gather(use).to_numpy(), (case["ground"].gather(use) == "near").to_numpy()
-        judged = good & (grade >= EQUAL)
-        grade[judged & weak & (grade != EQUAL)] = NOT_COMPARED
-        cell = grade.copy()
+        kept = [Slot(event).number >> 32 for event in (CAPTURE, "forward_end")]
+        hidden = cases["apart"].is_not_null().to_numpy()[case] & ~np.isin(slot >> 32, kept)
+        both = (a >= 0) & (b >= 0)
+        out.grade[both] = out.cell[both] = NOT_COMPARED
+        out.what[:] = SHAPE
+        use = np.flatnonzero(both & ~hidden)
+        said = [{name: side.array[name][rows[use]] for name in ("form", "norm", "key", "state", "copies", "differ")}
+                for side, rows in zip(self.sides, (a, b), strict=True)]  # fmt: skip
+        form = [{name: side.array[name][each["form"]] for name in ("shape", "rows", "usable")}
+                for side, each in zip(self.sides, said, strict=True)]  # fmt: skip
+        shape, usable = form[0]["shape"] == form[1]["shape"], form[0]["usable"] & form[1]["usable"]
+        other_shape = usable & ~shape & (form[0]["shape"] != 0) & (form[1]["shape"] != 0)
+        good = said[0]["state"] & said[1]["state"] & ~other_shape & (form[0]["rows"] == form[1]["rows"])
+        norm = said[0]["norm"]
+        exact = (
+            good
+            & shape
+            & (said[0]["key"] == said[1]["key"])
+            & ((norm == said[1]["norm"]) | (np.isnan(norm) & np.isnan(said[1]["norm"])))
+        )
+        nothing = usable & ~other_shape & ~said[0]["state"] & ~said[1]["state"]
+        out.grade[use] = np.select([exact, other_shape, nothing], [EQUAL, BEYOND, NOTHING], NOT_COMPARED)
+        out.relative[use[exact & np.isfinite(norm) & (norm != 0)]] = 0.0
+        out.alike[use] = exact
+        out.exact[use] = exact & (said[0]["differ"] == 0) & (said[1]["differ"] == 0)
+        at = use[good & ~exact]
+        one, other = (Points.of(side, rows[at]) for side, rows in zip(self.sides, (a, b), strict=True))
+        out.grade[at], out.relative[at], out.what[at] = judge(
+            one, other, self.terms.rtol, cases["heads"].to_numpy()[case[at]]
+        )
+        out.alike[at] = one.alike(other) & (one.count > 0)
+        out.beyond[:] = out.grade == BEYOND
+        values = np.zeros(number, bool)
+        values[use[good]] = True
+        self._weaken(out, values & cases["weak"].to_numpy()[case])
         # Noise grows above a state that agrees up to noise: what most of such pairs show is decided at the end.
-        noisy = judged & near & (grade == BEYOND) & (what == _WHATS.index("norm"))
-        grade[noisy], cell[noisy] = WITHIN, NOT_COMPARED
+        near = (cases["ground"] == "near").to_numpy()[case] & values
+        noisy = near & out.beyond & (out.what == NORM) & (out.grade == BEYOND)
+        out.cell[values | (out.grade >= EQUAL) | (out.grade == NOTHING)] = out.grade[
+            values | (out.grade >= EQUAL) | (out.grade == NOTHING)
+        ]
+        out.cell[noisy], out.grade[noisy] = NOT_COMPARED, WITHIN
         with np.errstate(invalid="ignore"):
-            doubt = noisy & ~(np.abs(relative) <= NEAR_FACTOR * self.terms.rtol)
-        columns = {
-            "grade": (grade, np.int8, NOTHING), "cell": (cell, np.int8, NOT_COMPARED), "what": (what, np.int8, 0),
-            "relative": (relative, np.float64, np.nan), "exact": (exact, bool, False), "alike": (alike, bool, False),
-            "doubt": (doubt, bool, False), "raw": (raw, bool, False),
-        }  # fmt: skip
-        out = []
-        for name, (values, dtype, start) in columns.items():
-            whole = np.full(part.height, start, dtype)
-            whole[use] = values
-            out.append(pl.Series(name, whole))
-        out[1] = out[1].zip_with(pl.Series(both), pl.zeros(part.height, pl.Int8, eager=True))
-        judged_rows = part.select("pair", "place", "slot", "a", "b", "ground").with_columns(out)
+            out.doubt[:] = noisy & ~(np.abs(out.relative) <= NEAR_FACTOR * self.terms.rtol)
+        mode, states = (
+            [side.forms[name].gather(each["form"]) for side, each in zip(self.sides, said, strict=True)]
+            for name in ("mode", "states")
+        )
         expected = [
-            side.passes["expected"].gather(part[name].gather(use))
+            side.passes["expected"].gather(cases[name]).fill_null(-1).to_numpy()[case[use]]
             for side, name in zip(self.sides, ("one", "other"), strict=True)
         ]
-        single = case["ground"].gather(use) != "pieces"
-        modes, digits = [each["mode"] for each in forms], [each["mode"].str.contains(r"^\d+$") for each in forms]
-        odd = [(expect != each["copies"]).fill_null(False) for expect, each in zip(expected, records, strict=True)]
+        odd = [(expect >= 0) & (expect != each["copies"]) for expect, each in zip(expected, said, strict=True)]
+        # A number and a name are two prints of a mode that nothing in the log sets equal.
+        digits = [each.str.contains(r"^\d+$") for each in mode]
         masks = {
-            # A number and a name are two prints of a mode that nothing in the log sets equal.
-            "mode": (modes[0] != modes[1]) & (digits[0] == digits[1]),
-            "joined": (forms[0]["states"] != forms[1]["states"]) & case["apart"].gather(use).is_null(),
-            "copies": (odd[0] != odd[1]) & (records[0]["copies"] != records[1]["copies"]) & single,
-            "rank": ((records[0]["differ"] > 0) != (records[1]["differ"] > 0)) & single,
-            "shape": pl.Series(other_shape),
+            MODE: ((mode[0] != mode[1]) & (digits[0] == digits[1])).fill_null(value=False).to_numpy(),
+            STATES: (states[0] != states[1]).fill_null(value=False).to_numpy()
+            & cases["apart"].is_null().to_numpy()[case[use]],
+            COPIES: (odd[0] != odd[1]) & (said[0]["copies"] != said[1]["copies"]) & single[case[use]],
+            RANK: ((said[0]["differ"] > 0) != (said[1]["differ"] > 0)) & single[case[use]],
+            SHAPE: other_shape,
         }
-        place = part.select("pair", "place", "slot", "a", "b")
-        found = [
-            place.gather(use[np.flatnonzero(mask.fill_null(False).to_numpy())]).with_columns(
-                what=pl.lit(_WHATS.index(word), pl.Int8)
-            )
-            for word, mask in masks.items()
-        ]
-        return judged_rows, pl.concat(found)
+        return out, [(use[mask], what) for what, mask in masks.items()] + self._one_sided(cases, out, single)
 
-    def _one_sided(self, cases: pl.DataFrame, joined: pl.DataFrame) -> pl.DataFrame:
+    @staticmethod
+    def _weaken(rows: _Rows, weak: Array) -> None:
+        """Let values of weak cases that are not equal prove nothing."""
+        at = weak & (rows.grade > EQUAL)
+        rows.grade[at] = rows.cell[at] = NOT_COMPARED
+
+    def _one_sided(self, cases: pl.DataFrame, rows: _Rows, single: Array) -> _Found:
         """Return records that only one of two passes has, unless a cut edge or a way of printing explains it."""
-        alone = joined.filter(pl.col("a").is_null() | pl.col("b").is_null())
-        alone = alone.with_columns(
-            cases.select("pair", "place", "ground", "role", "mine", "theirs", "apart", "one", "other").gather(
-                alone["case"]
-            )
-        )
-        alone = alone.filter(pl.col("ground") != "pieces")
+        at = np.flatnonzero(((rows.a < 0) | (rows.b < 0)) & single[rows.case])
         # A record may be missing because the log is cut: before its first or behind its last one.
-        for name, there, edges in (("one", "b", self.edges[0]), ("other", "a", self.edges[1])):
-            cut = alone.join(edges, left_on=name, right_on="p", how="left", maintain_order="left")
-            cut_off = ((pl.col("slot") < pl.col("low")) | (pl.col("slot") > pl.col("high"))) & pl.col(
-                there
-            ).is_not_null()
-            alone = alone.filter(~cut.select(cut_off.fill_null(value=False)).to_series())
-        kinds = alone.select(
-            "role", "mine", "theirs", "slot", "apart", lacking=pl.col("b").is_null().cast(pl.Int8)
-        ).unique()
-        words = []
-        for role, mine, theirs, slot, apart, lacking in kinds.iter_rows():
-            keys = (role, mine), (role, theirs)
-            has, lacks = (slot in self.usual[side].get(keys[side], ()) for side in (1 - lacking, lacking))
+        for name, there, edges in (("one", rows.b, self.edges[0]), ("other", rows.a, self.edges[1])):
+            cut = np.isin(cases[name].to_numpy()[rows.case[at]], list(edges)) & (there[at] >= 0)
+            ends = [edges[row] for row in cases[name].to_numpy()[rows.case[at[cut]]].tolist()]
+            gone = [
+                not low <= slot <= high for (low, high), slot in zip(ends, rows.slot[at[cut]].tolist(), strict=True)
+            ]
+            at = np.delete(at, np.flatnonzero(cut)[gone])
+        alone = cases.select("role", "mine", "theirs", "apart").gather(rows.case[at])
+        alone = alone.with_columns(slot=rows.slot[at], lacking=(rows.b[at] < 0).astype(np.int8))
+        kinds, words = alone.unique(), []
+        for role, mine, theirs, apart, slot, lacking in kinds.iter_rows():
+            has, lacks = (
+                slot in self.usual[side].get((role, (mine, theirs)[side]), ()) for side in (1 - lacking, lacking)
+            )
             usual = has and not lacks and not slot & 0xFF
-            word = None if usual and not (is_capture(slot) and apart is not None) else "captures" if usual else "record"
-            words.append(None if word is None else _WHATS.index(word))
+            words.append(RECORD if not usual else CAPTURES if is_capture(slot) and apart is not None else -1)
         kinds = kinds.with_columns(what=pl.Series(words, dtype=pl.Int8))
-        alone = alone.with_columns(lacking=pl.col("b").is_null().cast(pl.Int8)).join(
-            kinds, on=kinds.columns[:-1], nulls_equal=True
-        )
-        return alone.filter(pl.col("what").is_not_null()).select("pair", "place", "slot", "a", "b", "what")
+        what = alone.join(kinds, on=alone.columns, nulls_equal=True, maintain_order="left")["what"].to_numpy()
+        return [(at[what == each], each) for each in (RECORD, CAPTURES)]
 
     def captured_apart(self, one: tuple[str, str], other: tuple[str, str]) -> int | None:
         """Return the lowest slot that only one run captures in passes of a role and phase, None when there is none.
@@ -349,129 +360,120 @@ class _Comparer:
             return None
         return min(captured[0] ^ captured[1], default=None)
 
+    def _summed(self, cases: pl.DataFrame, rows: _Rows, found: _Found) -> tuple[pl.DataFrame, _Rows, _Found]:
+        """Add to cases whether all that was compared is equal, nothing is beyond tolerance, the joined states agree."""
+        number = cases.height
+
+        def any_of(mask: Array) -> Array:
+            return np.bincount(rows.case[mask], minlength=number) > 0
+
+        unsound = np.zeros(number, bool)
+        for at, _ in found:
+            unsound[rows.case[at]] = True
+        compared, join = rows.grade >= EQUAL, rows.slot == JOIN
+        agrees = ~any_of(rows.grade == BEYOND) & ~unsound
+        whole = ~any_of(join & compared) & agrees & ~cases["weak"].to_numpy() & cases["apart"].is_null().to_numpy()
+        cases = cases.with_columns(
+            identical=agrees & ~any_of(rows.grade == WITHIN), agreed=agrees & any_of(compared),
+            trusted=whole | any_of(join & compared & (rows.grade != BEYOND)),
+        )  # fmt: skip
+        return cases, rows, found
+
     # the draft passes of a round
 
-    def _followers(self, leads: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame, pl.DataFrame]:
+    def _followers(self, leads: pl.DataFrame) -> tuple[pl.DataFrame, _Rows, _Found]:
         """Compare the draft passes of rounds, as far as what they were given agrees."""
         cases = self._side_by_side(leads)
         rows, found = self._rows(cases)
-        read, kept = (_of_slot(cases, rows, slot, self.sides) for slot in (READ, JOIN))
-        by_case = rows.group_by("pair", "place").agg(
-            pl.col("alike").any(), (pl.col("exact") & pl.col("a").is_not_null()).all()
-        )
-        sums = cases.select("pair", "place").join(by_case, on=["pair", "place"], how="left", maintain_order="left")
-        alike, exact = (sums[name].fill_null(False).to_numpy() for name in ("alike", "exact"))
+        number = cases.height
+        read, kept = np.full(number, -1), np.full(number, -1)
+        for at, slot in ((read, READ), (kept, JOIN)):
+            there = np.flatnonzero((rows.slot == slot) & (rows.a >= 0) & (rows.b >= 0))
+            there = there[self.sides[0].array["state"][rows.a[there]] & self.sides[1].array["state"][rows.b[there]]]
+            at[rows.case[there]] = there
+        alike = np.bincount(rows.case[rows.alike], minlength=number) > 0
+        exact = np.bincount(rows.case[~rows.exact], minlength=number) == 0
         trusted, reads = cases["trusted"].to_numpy(), cases["phase"].is_in(["extend", "draft_extend"]).to_numpy()
-        draft_rows = [
-            side.passes["rows"].gather(cases[name]) for side, name in zip(self.sides, ("one", "other"), strict=True)
-        ]
-        left_out = ~np.all(
-            [
-                mine.eq_missing(lead)
-                for mine, lead in zip(draft_rows, (cases["lead_rows"], cases["other_rows"]), strict=True)
-            ],
-            axis=0,
-        )
+        known, inputs, outputs = read >= 0, rows.take(read), rows.take(kept)
+        same_rows, same_shape = self._same(inputs, "rows"), self._same(inputs, "shape")
+        left_out = np.zeros(number, bool)
+        for side, names in zip(self.sides, (("one", "lead"), ("other", "other_lead")), strict=True):
+            lengths = [side.passes["rows"].gather(cases[name]).fill_null(-1).to_numpy() for name in names]
+            left_out |= lengths[0] != lengths[1]
         spec = (cases["phase"] == "draft_extend").to_numpy() & (not self.terms.same_spec)
-        first = cases.select(pl.col("pair").diff().fill_null(1) != 0).to_series().to_numpy()
-        handed = self._handed_otherwise(read, kept) & ~first
-        known = read.known
-        differs = known & read.same_rows & read.same_shape & read.beyond & ~alike
-        stale = reads & trusted & ~left_out & ~((read.what == _WHATS.index("norm")) & (self.terms.topk > 1))
+        first = np.diff(cases["pair"].to_numpy().astype(int), prepend=-1) != 0
+        differs = known & same_rows & same_shape & inputs.beyond & ~alike
+        stale = trusted & ~left_out & ~((inputs.what == NORM) & (self.terms.topk > 1))
+        handed = self._handed_otherwise(inputs, outputs, read, kept)
         why = np.select(
-            [
-                spec, exact & known, ~known & ~alike & ~exact & ~trusted, ~known, ~read.same_rows, ~read.same_shape & ~trusted,
-                ~differs, reads & ~trusted, reads & ~stale, ~reads & ~handed,
-            ],
-            ["spec", "", "joined", "", "rows", "joined", "", "joined", "rows", "draft"],
-            "",
+            [spec, ~known & ~alike & ~exact & ~trusted, ~known, ~same_rows, ~same_shape & ~trusted, ~differs,
+             reads & ~trusted, reads & ~stale, ~reads & (first | ~handed)],
+            ["spec", "joined", "", "rows", "joined", "", "joined", "rows", "draft"], "",
         )  # fmt: skip
         # A draft step is comparable behind one that was compared; what reads the target's state begins anew.
-        bad = (why != "") | (first & ~reads)
-        run = np.cumsum(reads | first)
-        before = (
-            pl.DataFrame({"run": run, "bad": bad})
-            .select((pl.col("bad").cum_sum() - pl.col("bad")).over("run"))
-            .to_series()
-            .to_numpy()
+        bad = np.cumsum((why != "") | (first & ~reads))
+        start = np.maximum.accumulate(np.where(reads | first, np.arange(number), 0))
+        before = np.append(0, bad)[:-1] - np.append(0, bad)[start]
+        why = np.where(~reads & ((before > 0) | first), "draft", why)
+        good, only = why == "", differs & (why == "")
+        shown = (kept >= 0) & self._same(outputs, "shape") & outputs.beyond & (outputs.what != NOT_FINITE)
+        skip, at = np.zeros(number, bool), np.flatnonzero(shown & good & ~only)
+        skip[at] = self._other_token(cases[at], outputs.what[at])
+        reasons = cases.with_columns(why=pl.Series(why.tolist(), dtype=pl.String)).filter(~good)
+        self._count_apart(0, reasons.select("why", p="one"))
+        self._count_apart(1, reasons.select("why", p="other"))
+        self._weaken(rows, (~known & ~alike & ~exact)[rows.case] & (rows.what != SHAPE))
+        both = (rows.a >= 0) & (rows.b >= 0)
+        skipped = skip[rows.case] & (rows.slot == JOIN) & both
+        rows.grade[skipped], rows.cell[skipped] = NOTHING, NOT_COMPARED
+        wanted = good[rows.case] & (~only[rows.case] | (rows.slot == READ))
+        place = np.cumsum(wanted) - 1
+        found = [(place[at[wanted[at] & ~skipped[at]]], what) for at, what in found]
+        rows = rows.take(wanted)
+        rows.case = (np.cumsum(good) - 1)[rows.case]
+        return self._summed(cases.filter(good), rows, found)
+
+    def _same(self, rows: _Rows, name: str) -> Array:
+        """Return whether the shapes, or numbers of rows, of joined records are the same."""
+        one, other = (
+            side.array[name][side.array["form"][at]] for side, at in zip(self.sides, (rows.a, rows.b), strict=True)
         )
-        why = np.where(~reads & ((before > 0) | first) & (why != "spec"), "draft", why)
-        only = differs & (why == "") & ~(exact & known)
-        shown = (
-            kept.known & kept.same_shape & kept.beyond & (kept.what != _WHATS.index("not_finite")) & (why == "") & ~only
-        )
-        skip = np.zeros(len(why), bool)
-        at = np.flatnonzero(shown)
-        skip[at] = self._other_token(cases.gather(at), kept.what[at])
-        cases = cases.with_columns(why=pl.Series(why.tolist(), dtype=pl.String), only=only, skip=skip,
-                                   weak=pl.Series(~known & ~alike & ~exact) | pl.col("weak"))  # fmt: skip
-        for side, name in enumerate(("one", "other")):
-            self._count_apart(side, cases.filter(pl.col("why") != "").select(pl.col(name).alias("p"), "why"))
-        cases = cases.filter(why="")
-        state = cases.select("pair", "place", "only", "skip", late="weak")
-        rows = rows.join(state, on=["pair", "place"]).filter(~pl.col("only") | (pl.col("slot") == READ))
-        skipped = pl.col("skip") & (pl.col("slot") == JOIN) & pl.col("a").is_not_null() & pl.col("b").is_not_null()
-        weak = pl.col("late") & (pl.col("grade") > EQUAL) & (pl.col("what") != _WHATS.index("shape"))
-        rows = rows.with_columns(
-            pl.when(skipped)
-            .then(NOTHING)
-            .when(weak)
-            .then(NOT_COMPARED)
-            .otherwise("grade")
-            .alias("grade")
-            .cast(pl.Int8),
-            pl.when(skipped | weak).then(NOT_COMPARED).otherwise("cell").alias("cell").cast(pl.Int8),
-        ).drop("only", "skip", "late")
-        found = found.join(state, on=["pair", "place"])
-        both = pl.col("a").is_not_null() & pl.col("b").is_not_null()
-        found = found.filter(
-            (~pl.col("only") | (pl.col("slot") == READ)) & ~(pl.col("skip") & (pl.col("slot") == JOIN) & both)
-        )
-        found = found.drop("only", "skip", "late")
-        return _summed(cases, rows, found), rows, found
+        found: Array = one == other
+        return found
 
     def _side_by_side(self, leads: pl.DataFrame) -> pl.DataFrame:
         """Return the draft passes of rounds side by side: in order where there are equally many, else by phase."""
         parts = []
-        for rounds, name, side in zip(self.alignment.rounds, ("one", "other"), self.sides, strict=True):
-            pair = leads.select("pair", p=name).join(rounds.select("p", "round"), on="p").select("pair", "round")
-            found = rounds.filter(pl.col("place") > 0).join(pair, on="round").sort("pair", "place")
-            parts.append(found.select("pair", "phase", pl.col("p").alias(name), pl.col("place").alias(f"{name}_place"),
-                                      number=pl.len().over("pair"), nth=pl.int_range(pl.len()).over("pair", "phase")))  # fmt: skip
-        numbers = [part.select("pair", "number").unique() for part in parts]
-        even = numbers[0].join(numbers[1], on=["pair", "number"])["pair"].implode()
-        keyed = [
-            part.with_columns(
-                key=pl.when(pl.col("pair").is_in(even)).then(pl.col(f"{name}_place").cast(pl.String))
-                .otherwise(pl.concat_str("phase", "nth"))
-            ).select("pair", "key", name, f"{name}_place")
-            for part, name in zip(parts, ("one", "other"), strict=True)
-        ]  # fmt: skip
-        both = keyed[0].join(keyed[1], on=["pair", "key"], how="full", coalesce=True)
-        for side, (name, lacks) in enumerate((("one", "other"), ("other", "one"))):
-            self.gone.append(
-                both.filter(pl.col(lacks).is_null()).select(p=name, side=pl.lit(side), at_end=pl.lit(value=False))
-            )
-        both = (
-            both.drop_nulls(["one", "other"])
-            .sort("pair", "one_place")
-            .with_columns(place=pl.col("one_place").cast(pl.Int32))
+        for rounds, name in zip(self.alignment.rounds, ("one", "other"), strict=True):
+            pair = leads.select("pair", p=name).join(rounds.filter(place=0).select("p", "round"), on="p")
+            found = rounds.filter(pl.col("place") > 0).join(pair.select("pair", "round"), on="round")
+            parts.append(found.select("pair", "place", "phase", pl.col("p").alias(name), number=pl.len().over("pair")))
+        sizes = [part.select("pair", "number").unique() for part in parts]
+        even = sizes[0].join(sizes[1], on=["pair", "number"])["pair"].implode()
+        in_order, by_phase = (
+            [part.filter(pl.col("pair").is_in(even) == each).with_columns(nth=nth) for part in parts]
+            for each, nth in ((True, pl.col("place")), (False, pl.int_range(pl.len()).over("pair", "phase")))
         )
+        both = pl.concat([
+            one.join(other, on=on, how="full", coalesce=True).select("pair", "place", "one", "other")
+            for (one, other), on in ((in_order, ["pair", "nth"]), (by_phase, ["pair", "phase", "nth"]))
+        ])  # fmt: skip
+        for side, (name, lacks) in enumerate((("one", "other"), ("other", "one"))):
+            self.gone.append(both.filter(pl.col(lacks).is_null()).select(p=name, side=side, at_end=pl.lit(value=False)))
+        both = both.drop_nulls().sort("pair", "place")
         lead = leads.select("pair", "ground", "lowest", "trusted", "at", "first", lead="one", other_lead="other")
-        both = both.select("pair", "place", "one", "other").join(lead, on="pair", maintain_order="left")
-        rows = {name: side.passes["rows"].gather(both[lead]) for name, side, lead in
-                zip(("lead_rows", "other_rows"), self.sides, ("lead", "other_lead"), strict=True)}  # fmt: skip
-        return self._cases(both.with_columns(weak=pl.col("ground") == "place", **rows))
+        return self._cases(
+            both.join(lead, on="pair", maintain_order="left").with_columns(weak=pl.col("ground") == "place")
+        )
 
-    def _handed_otherwise(self, read: _Of, kept: _Of) -> Array:
+    def _handed_otherwise(self, read: _Rows, kept: _Rows, has_read: Array, has_kept: Array) -> Array:
         """Return whether one run hands on the output of the draft pass before, and the other something else."""
-        before = [np.roll(each, 1) for each in (kept.a, kept.b)]
-        good = np.flatnonzero((np.roll(kept.known, 1)) & read.known)
-        found = np.zeros(len(read.a), bool)
-        given = [Points.of(side, row[good]) for side, row in zip(self.sides, before, strict=True)]
-        got = [Points.of(side, row[good]) for side, row in zip(self.sides, (read.a, read.b), strict=True)]
+        found = np.zeros(len(has_read), bool)
+        at = np.flatnonzero((np.roll(has_kept, 1) >= 0) & (has_read >= 0) & read.beyond)
+        given = [Points.of(side, rows[at - 1]) for side, rows in zip(self.sides, (kept.a, kept.b), strict=True)]
+        got = [Points.of(side, rows[at]) for side, rows in zip(self.sides, (read.a, read.b), strict=True)]
         handed = [one.alike(other) for one, other in zip(given, got, strict=True)]
-        found[good] = given[0].alike(given[1]) & (handed[0] != handed[1])
+        found[at] = given[0].alike(given[1]) & (handed[0] != handed[1])
         return found
 
     def _other_token(self, cases: pl.DataFrame, what: Array) -> Array:
@@ -483,117 +485,118 @@ class _Comparer:
         """
         found = np.zeros(cases.height, bool)
         lowest = [
-            _next_verify(side, rounds, cases[lead], cases["lowest"])
+            _next_verify(side, rounds, cases[lead].to_numpy(), cases["lowest"].to_numpy())
             for side, rounds, lead in zip(self.sides, self.alignment.rounds, ("lead", "other_lead"), strict=True)
         ]
         good = np.flatnonzero((lowest[0] >= 0) & (lowest[1] >= 0))
         one, other = (Points.of(side, rows[good]) for side, rows in zip(self.sides, lowest, strict=True))
         same_first = one.same_head(other) | (one.distance(other) <= HEAD_TOLERANCE / 10)
-        found[good] = ~one.alike(other) & (~same_first | (what[good] == _WHATS.index("norm")))
+        found[good] = ~one.alike(other) & (~same_first | (what[good] == NORM))
         return found
 
     # the books
 
-    def _books(self, cases: pl.DataFrame, rows: pl.DataFrame, found: pl.DataFrame) -> None:
+    def _books(self, cases: pl.DataFrame, rows: _Rows, found: _Found) -> None:
         """Count what every state came to, and describe each way of differing at its first place."""
-        cases = cases.sort("pair", "place").with_row_index("case").with_columns(
-            equal_before=(pl.col("agreed") & pl.col("identical")).cum_sum() - (pl.col("agreed") & pl.col("identical")),
-            agreeing_before=pl.col("agreed").cum_sum() - pl.col("agreed"),
+        order = cases.select(pl.arg_sort_by("pair", "place")).to_series().to_numpy()
+        rank = np.empty(len(order), np.int64)
+        rank[order] = np.arange(len(order))
+        equal = pl.col("agreed") & pl.col("identical")
+        self.cases = cases[order].with_row_index("case").with_columns(
+            equal_before=equal.cum_sum() - equal, agreeing_before=pl.col("agreed").cum_sum() - pl.col("agreed"),
             previous=pl.when("agreed").then("case").forward_fill().shift(1),
         )  # fmt: skip
-        rows = rows.join(cases.select("pair", "place", "role", "phase", "case"), on=["pair", "place"])
+        rows.case = rank[rows.case]
+        self.rows = rows
+        kinds = self.cases.select("role", "phase", near=pl.col("ground") == "near").gather(rows.case)
+        names = ("case", "slot", "a", "b", "cell", "relative", "doubt", "what")
+        table = kinds.with_columns(**{name: getattr(rows, name) for name in names}, graded=rows.grade >= EQUAL)
         key = ["role", "phase", "slot"]
-        near = rows.filter(pl.col("grade") >= EQUAL, ground="near").group_by(key).agg(pl.len(), pl.col("doubt").sum())
+        near = table.filter("near", "graded").group_by(key).agg(pl.len(), pl.col("doubt").sum())
         settled = near.filter(2 * pl.col("doubt") > pl.col("len")).select(*key, most=pl.lit(value=True))
-        rows = rows.join(settled, on=key, how="left").with_columns(
-            doubt=pl.col("doubt") & pl.col("most").fill_null(value=False)
-        )
-        rows = rows.with_columns(cell=pl.when("doubt").then(BEYOND).otherwise("cell")).sort("case", "slot")
-        judged = pl.col("cell") >= EQUAL
-        size = pl.when(judged).then(pl.col("relative").fill_nan(None).abs())
-        self.out.cells = rows.group_by(key, maintain_order=True).agg(
-            pairs=judged.sum(), equal=(pl.col("cell") == EQUAL).sum(), within=(pl.col("cell") == WITHIN).sum(),
-            beyond=(pl.col("cell") == BEYOND).sum(), not_compared=(pl.col("cell") == NOT_COMPARED).sum(),
-            only_baseline=pl.col("b").is_null().sum(), only_candidate=pl.col("a").is_null().sum(),
-            **{name: pl.col(name).gather(size.arg_max()).first() for name in ("relative", "a", "b")},
-        )  # fmt: skip
-        values = rows.filter((pl.col("cell") == BEYOND) & (pl.col("what") != _WHATS.index("shape")))
-        found = found.join(cases.select("pair", "place", "role", "phase", "case"), on=["pair", "place"])
-        columns = ["case", "role", "phase", "slot", "a", "b", "what", "relative"]
-        found = pl.concat(
-            [found.with_columns(relative=pl.lit(None, pl.Float64)).select(columns), values.select(columns)]
-        )
-        found = found.sort("case", "slot", "what").with_columns(
+        table = table.join(settled, on=key, how="left", maintain_order="left").with_columns(
+            pl.when(pl.col("doubt") & pl.col("most")).then(BEYOND).otherwise("cell").alias("cell"),
             pl.col("relative").fill_nan(None),
-            kind=pl.when(pl.col("what") >= _WHATS.index("norm")).then(-1).otherwise("what"),
-            state=pl.when(pl.col("what") == _WHATS.index("captures")).then(None).otherwise("slot"),
-            lacking=(pl.col("what") == 0) & pl.col("a").is_null(),
         )
-        for _, same in found.group_by("kind", "role", "phase", "state", "lacking", maintain_order=True):
-            difference = self._difference(cases, rows, same.row(0, named=True))
-            difference.count = (same["slot"] == same["slot"][0]).sum()
-            sizes = same["relative"].abs().drop_nulls()
-            difference.largest = same["relative"][same["relative"].abs().arg_max()] if len(sizes) else None
+        judged = pl.col("cell") >= EQUAL
+        largest = pl.when(judged).then(pl.col("relative").abs()).arg_max()
+        self.out.cells = table.group_by(key).agg(
+            pairs=judged.sum(), equal=(pl.col("cell") == EQUAL).sum(), within=(pl.col("cell") == WITHIN).sum(),
+            beyond=(pl.col("cell") == BEYOND).sum(), largest=pl.col("relative").get(largest),
+            largest_at=pl.concat_list("a", "b").get(largest), only_baseline=(pl.col("b") < 0).sum(),
+            only_candidate=(pl.col("a") < 0).sum(), not_compared=(pl.col("cell") == NOT_COMPARED).sum(),
+        )  # fmt: skip
+        values = table.filter((pl.col("cell") == BEYOND) & (pl.col("what") > SHAPE))
+        forms = [
+            table[at].with_columns(what=pl.lit(what, pl.Int8), relative=pl.lit(None, pl.Float64)) for at, what in found
+        ]
+        every = pl.concat([values, *forms]).sort("case", "slot", "what").with_columns(
+            kind=pl.when(pl.col("what") > SHAPE).then(-1).otherwise("what"),
+            state=pl.when(pl.col("what") == CAPTURES).then(None).otherwise("slot"),
+            lacking=(pl.col("what") == RECORD) & (pl.col("a") < 0),
+        )  # fmt: skip
+        for _, same in every.group_by("kind", "role", "phase", "state", "lacking", maintain_order=True):
+            difference = self._difference(same.row(0, named=True))
+            difference.count = int((same["slot"] == same["slot"][0]).sum())
+            sizes = same["relative"].abs()
+            at = sizes.arg_max()
+            difference.largest = None if at is None else same["relative"][at]
             self.out.differences.append(difference)
-        self._other_captures(cases)
+        self._other_captures()
         self.out.differences.sort(key=lambda difference: difference.order)
 
-    def _difference(self, cases: pl.DataFrame, rows: pl.DataFrame, found: dict[str, Any]) -> Difference:
+    def _difference(self, found: dict[str, Any]) -> Difference:
         """Describe a difference at its first place."""
-        case = cases.row(found["case"], named=True)
-        what: Any = _WHATS[found["what"]]
-        passes = case["one"], case["other"]
-        values = [
-            None if row is None else self._value(what, side, row, passes[side])
-            for side, row in enumerate((found["a"], found["b"]))
-        ]
-        if what == "captures":
-            values = [self._captured(side, passes[side]) for side in (0, 1)]
-        spots = [
-            self.spot(side, passes[side], row, value, missing=what == "record" and row is None)
-            for side, (row, value) in enumerate(zip((found["a"], found["b"]), values, strict=True))
-        ]
-        agreeing = rows.filter(
-            (pl.col("case") == found["case"])
-            & (pl.col("slot") < found["slot"])
-            & pl.col("grade").is_in([EQUAL, WITHIN])
-        )
-        pieces = self.alignment.pieces.get(case["first"] if case["ground"] == "pieces" else -1, ([0], [0]))
+        case, what = self.cases.row(found["case"], named=True), found["what"]
+        passes, records = (case["one"], case["other"]), (found["a"], found["b"])
+        spots = []
+        for side, (row, record) in enumerate(zip(passes, records, strict=True)):
+            if what == CAPTURES:
+                spots.append(self.spot(side, row, -1, self._captured(side, row)))
+            else:
+                value = self._value(what, side, record) if record >= 0 else None
+                spots.append(self.spot(side, row, record, value, missing=what == RECORD and record < 0))
         same_head = None
-        if what in VALUES:
-            one, other = (
-                Points.of(side, np.array([row])) for side, row in zip(self.sides, (found["a"], found["b"]), strict=True)
-            )
+        if what > SHAPE:
+            one, other = (Points.of(side, np.array([record])) for side, record in zip(self.sides, records, strict=True))
             same_head = bool(one.same_head(other)[0]) if one.count[0] and other.count[0] else None
+        here = (
+            (self.rows.case == found["case"])
+            & (self.rows.slot < found["slot"])
+            & np.isin(self.rows.grade, (EQUAL, WITHIN))
+        )
         previous = None
         if case["previous"] is not None:
-            before = cases.row(case["previous"], named=True)
+            before = self.cases.row(case["previous"], named=True)
             previous = self.spot(0, before["one"]), self.spot(1, before["other"])
+        pieces = self.alignment.pieces.get(case["first"], ([0], [0])) if case["ground"] == "pieces" else ([0], [0])
         return Difference(
-            what, case["role"], case["phase"], case["during"], found["slot"], case["ground"],
-            (case["at"], case["place"], found["slot"]), (spots[0], spots[1]), passes,
-            (self.sides[0].passes["rows"][passes[0]], self.sides[1].passes["rows"][passes[1]]), found["relative"],
-            found["relative"], (len(pieces[0]), len(pieces[1])), same_head, 1, case["equal_before"],
-            case["agreeing_before"], agreeing["slot"].to_list(), previous,
+            WHATS[what], case["role"], case["phase"], case["during"], found["slot"], case["ground"],
+            (case["at"], case["place"], found["slot"]), (spots[0], spots[1]), passes, self._lengths(passes),
+            found["relative"], found["relative"], (len(pieces[0]), len(pieces[1])), same_head, 1, case["equal_before"],
+            case["agreeing_before"], sorted(self.rows.slot[here].tolist()),
+            previous,
         )  # fmt: skip
 
-    def _value(self, what: What, side: int, record: int, row: int) -> Any:
-        """Return what one side prints of a difference."""
-        said = self.sides[side].records.row(record, named=True)
-        form = self.sides[side].forms.row(said["form"], named=True)
-        if what == "rank":
-            other = self.sides[side].deviating.filter(record=record)
-            return None if other.is_empty() else other.row(0, named=True)
-        if what == "shape":
-            return self.sides[side].heads[said["form"]].shape
-        return {"head": tuple(said["values"] or ()), "mode": form["mode"], "joined": form["states"],
-                "copies": said["copies"]}.get(what, said["norm"])  # fmt: skip
+    def _lengths(self, passes: tuple[int, int]) -> tuple[int | None, int | None]:
+        return self.sides[0].passes["rows"][passes[0]], self.sides[1].passes["rows"][passes[1]]
 
-    def spot(self, side: int, row: int, record: int | None = None, value: Any = None, *, missing: bool = False) -> Spot:
+    def _value(self, what: int, side: int, record: int) -> Any:
+        """Return what one side prints of a difference."""
+        kept = self.sides[side]
+        said = kept.records.row(record, named=True)
+        form = kept.forms.row(said["form"], named=True)
+        other = kept.deviating.filter(record=record).rows(named=True) if what == RANK else []
+        return {
+            HEAD: tuple(said["values"][: said["count"]]), MODE: form["mode"], STATES: form["states"],
+            COPIES: said["copies"], SHAPE: kept.heads[said["form"]].shape, RANK: next(iter(other), None),
+        }.get(what, said["norm"])  # fmt: skip
+
+    def spot(self, side: int, row: int, record: int = -1, value: Any = None, *, missing: bool = False) -> Spot:
         """Return where a record, or a pass, stands."""
         kept = self.sides[side]
         file, line, number, ordinal = kept.passes.select("file", "line", "number", "ordinal").row(row)
-        line = None if missing else line if record is None else kept.records["line"][record]
+        line = None if missing else line if record < 0 else kept.records["line"][record]
         return Spot(kept.files[file], line, number, ordinal, value)
 
     def _captured(self, side: int, row: int) -> tuple[int | None, ...]:
@@ -602,7 +605,7 @@ class _Comparer:
         slots = self.sides[side].records["slot"][first : last + 1].to_list()
         return tuple(self.sides[side].slots[slot].layer for slot in slots if is_capture(slot))
 
-    def _other_captures(self, cases: pl.DataFrame) -> None:
+    def _other_captures(self) -> None:
         """Name other captured layers also where no pass of the phase could be paired: at the first of both runs."""
         known = {(each.role, each.phase) for each in self.out.differences if each.what == "captures"}
         for key in sorted(self.usual[0].keys() & self.usual[1].keys() - known):
@@ -611,18 +614,18 @@ class _Comparer:
                 continue
             firsts = []
             for side in self.sides:
-                real = side.passes.with_row_index("p").filter(
+                like = side.passes.with_row_index("p").filter(
                     pl.col("during") != "graph_capture", role=key[0], phase=key[1]
                 )
-                firsts.append(real.sort("complete", descending=True, maintain_order=True)["p"][0])
-            before = cases.filter((pl.col("at") < sum(firsts)) & pl.col("agreed"))
-            spots = [self.spot(side, row, None, self._captured(side, row)) for side, row in enumerate(firsts)]
-            rows = [side.passes["rows"][row] for side, row in zip(self.sides, firsts, strict=True)]
-            self.out.differences.append(
-                Difference("captures", *key, self.sides[0].passes["during"][firsts[0]], slot, None, (sum(firsts), 0, slot),
-                           (spots[0], spots[1]), (firsts[0], firsts[1]), (rows[0], rows[1]),
-                           equal_before=before["identical"].sum(), agreeing_before=before.height)
-            )  # fmt: skip
+                firsts.append(like.sort("complete", descending=True, maintain_order=True)["p"][0])
+            before = self.cases.filter((pl.col("at") < sum(firsts)) & pl.col("agreed"))
+            spots = [self.spot(side, row, -1, self._captured(side, row)) for side, row in enumerate(firsts)]
+            passes = firsts[0], firsts[1]
+            self.out.differences.append(Difference(
+                WHATS[CAPTURES], *key, self.sides[0].passes["during"][firsts[0]], slot, None, (sum(firsts), 0, slot),
+                (spots[0], spots[1]), passes, self._lengths(passes), equal_before=int(before["identical"].sum()),
+                agreeing_before=before.height,
+            ))  # fmt: skip
 
     # what has no partner
 
@@ -632,10 +635,8 @@ class _Comparer:
             rounds, rest = self.alignment.rounds[side], self.alignment.rest.filter(pl.col(name) >= 0)
             lead = rounds.select("p", "round").join(rest.select("reason", "at_end", p=name), on="p").drop("p")
             passes = rounds.select("p", "round").join(lead, on="round")
-            self.gone.append(
-                passes.filter(pl.col("reason").is_null()).select("p", pl.lit(side).alias("side"), "at_end")
-            )
-            self._count_apart(side, passes.select("p", why="reason").drop_nulls())
+            self.gone.append(passes.filter(pl.col("reason") == "").select("p", pl.lit(side).alias("side"), "at_end"))
+            self._count_apart(side, passes.select("p", why="reason").filter(pl.col("why") != ""))
         for side in (0, 1):
             self._alone(side, pl.concat([each.filter(side=side) for each in self.gone]).sort("p"))
 
@@ -646,20 +647,15 @@ class _Comparer:
         counted = kinds.group_by("role", "phase", "at_end", maintain_order=True).agg(pl.len(), pl.col("p").first())
         for role, phase, at_end, number, first in counted.iter_rows():
             self.out.alone[side, role, phase, at_end] = number, self.spot(side, first)
-        usual = pl.DataFrame([(*key, slot) for key, slots in self.usual[side].items() for slot in slots],
-                             schema={"role": pl.String, "phase": pl.String, "slot": pl.Int64}, orient="row")  # fmt: skip
-        wanted = (
-            kinds.select("p", "role", "phase")
-            .join(usual, on=["role", "phase"])
-            .with_columns(pl.col("p").cast(pl.UInt32))
-        )
-        lacks = wanted.join(kept.records.select("p", "slot"), on=["p", "slot"], how="anti").cast({"p": pl.Int64})
-        lacks = lacks.join(self.edges[side], on="p", how="left")
-        cut = (pl.col("slot") < pl.col("low")) | (pl.col("slot") > pl.col("high"))
-        for row, role, phase in (
-            lacks.filter(~cut.fill_null(value=False)).select("p", "role", "phase").unique().sort("p").iter_rows()
+        slots: dict[int, set[int]] = {row: set() for row in kinds["p"].to_list()}
+        for row, slot in (
+            kept.records.select(pl.col("p").cast(pl.Int64), "slot").filter(pl.col("p").is_in(list(slots))).iter_rows()
         ):
-            self.out.fragments.append((side, role, phase, self.spot(side, row)))
+            slots[row].add(slot)
+        for row, role, phase in kinds.select("p", "role", "phase").iter_rows():
+            low, high = self.edges[side].get(row, (-1, 1 << 60))
+            if any(low <= slot <= high for slot in self.usual[side].get((role, phase), frozenset()) - slots[row]):
+                self.out.fragments.append((side, role, phase, self.spot(side, row)))
 
     def _apart(self, why: str, pairs: pl.DataFrame, *, leads: bool = True) -> None:
         """Count the rounds of pairs as not comparable; without ``leads`` only the draft passes in them."""
@@ -681,88 +677,36 @@ class _Comparer:
             self.out.apart[side, role, phase, why] += number
 
 
-class _Of(NamedTuple):
-    """The records of cases in one slot: rows of both (-1), whether both hold a state, and how these came out."""
-
-    a: Array
-    b: Array
-    known: Array
-    same_rows: Array
-    same_shape: Array
-    beyond: Array
-    what: Array
-
-
-def _of_slot(cases: pl.DataFrame, rows: pl.DataFrame, slot: int, sides: tuple[Side, Side]) -> _Of:
-    """Return the records of cases in a slot."""
-    found = cases.select("pair", "place").join(
-        rows.filter(slot=slot), on=["pair", "place"], how="left", maintain_order="left"
-    )
-    a, b = (found[name].fill_null(-1).to_numpy() for name in "ab")
-    forms = [
-        side.forms.select("rows", "shape").gather(side.records["form"].gather(np.maximum(each, 0)))
-        for side, each in zip(sides, (a, b), strict=True)
-    ]
-    state = [
-        side.has_state().gather(np.maximum(each, 0)).to_numpy() & (each >= 0)
-        for side, each in zip(sides, (a, b), strict=True)
-    ]
-    same = [(forms[0][name] == forms[1][name]).to_numpy() for name in ("rows", "shape")]
-    return _Of(
-        a,
-        b,
-        state[0] & state[1],
-        *same,
-        found["raw"].fill_null(False).to_numpy(),
-        found["what"].fill_null(0).to_numpy(),
-    )
-
-
-def _summed(cases: pl.DataFrame, rows: pl.DataFrame, found: pl.DataFrame) -> pl.DataFrame:
-    """Add to cases whether all that was compared is equal, whether nothing is beyond tolerance or missing."""
-    grades = rows.group_by("pair", "place").agg(
-        worst=pl.col("grade").max(),
-        compared=(pl.col("grade") >= EQUAL).any(),
-        join=pl.col("grade").filter((pl.col("slot") == JOIN) & (pl.col("grade") >= EQUAL)).first(),
-    )
-    sound = found.select("pair", "place", unsound=pl.lit(value=True)).unique()
-    cases = cases.join(grades, on=["pair", "place"], how="left", maintain_order="left")
-    cases = cases.join(sound, on=["pair", "place"], how="left", maintain_order="left")
-    agrees = (pl.col("worst").fill_null(0) < BEYOND) & pl.col("unsound").is_null()
-    whole = pl.col("join").is_null() & agrees & ~pl.col("weak") & pl.col("apart").is_null()
-    return cases.with_columns(
-        identical=agrees & (pl.col("worst").fill_null(0) <= EQUAL),
-        agreed=agrees & pl.col("compared").fill_null(value=False),
-        trusted=whole | pl.col("join").is_in([EQUAL, WITHIN]).fill_null(value=False),
-    ).drop("worst", "compared", "join", "unsound")
-
-
-def _edges(side: Side, rounds: pl.DataFrame) -> pl.DataFrame:
-    """Return the first and last pass of every lane (p) with its lowest and highest slot: a cut log may lack others."""
-    ends = rounds.group_by("lane", maintain_order=True).agg(first=pl.col("p").first(), last=pl.col("p").last())
-    found: dict[int, list[int | None]] = {}
-    for at, name in enumerate(("first", "last")):
+def _edges(side: Side, rounds: pl.DataFrame) -> dict[int, tuple[int, int]]:
+    """Return the lowest and highest slot of the first and last pass of every lane: a cut log may lack those beyond."""
+    ends = rounds.group_by("lane").agg(first=pl.col("p").first(), last=pl.col("p").last())
+    found: dict[int, tuple[int, int]] = {}
+    for name in ("first", "last"):
         for row in ends[name].to_list():
             first, last, during = side.passes.select("first", "last", "during").row(row)
-            slots = side.records["slot"][first : last + 1]
+            slots = side.array["slot"][first : last + 1]
+            low, high = found.get(row, (-1, 1 << 60))
             # A warm-up is known by the start-up lines before it: nothing is cut off there.
-            if at or during != "warmup":
-                found.setdefault(row, [None, None])[at] = int(slots.max() if at else slots.min())  # type: ignore[arg-type]
-    rows = [(row, *limits) for row, limits in found.items()]
-    return pl.DataFrame(rows, schema={"p": pl.Int64, "low": pl.Int64, "high": pl.Int64}, orient="row")
+            low = int(slots.min()) if name == "first" and during != "warmup" else low
+            found[row] = low, int(slots.max()) if name == "last" else high
+    return found
 
 
-def _next_verify(side: Side, rounds: pl.DataFrame, leads: pl.Series, lowest: pl.Series) -> Array:
-    """Return the record of the lowest state of the next verify pass of the lane, a few rounds on at most; -1 for none."""
+def _next_verify(side: Side, rounds: pl.DataFrame, leads: Array, lowest: Array) -> Array:
+    """Return the record of the lowest state of the next verify pass of the lane, a few rounds on; -1 for none."""
     lead = rounds.filter(place=0)
+    rows, lane, verify = lead["p"].to_numpy(), lead["lane"].to_numpy(), (lead["phase"] == "verify").to_numpy()
     where = np.full(side.passes.height, -1)
-    where[lead["p"].to_numpy()] = np.arange(lead.height)
-    at, lane, verify = where[leads.to_numpy()], lead["lane"].to_numpy(), (lead["phase"] == "verify").to_numpy()
-    found, going = np.full(len(at), -1), np.ones(len(at), bool)
+    where[rows] = np.arange(len(rows))
+    at, found = where[leads], np.full(len(leads), -1)
     for step in range(1, _REACH + 1):
-        later = np.minimum(at + step, lead.height - 1)
-        going &= (at + step < lead.height) & (lane[later] == lane[at]) & (found < 0)
-        found = np.where(going & verify[later], lead["p"].to_numpy()[later], found)
-    wanted = pl.DataFrame({"p": found, "slot": lowest}, schema={"p": pl.Int64, "slot": pl.Int64})
-    records = side.records.select(pl.col("p").cast(pl.Int64), "slot", r=pl.int_range(pl.len())).filter(side.has_state())
-    return wanted.join(records, on=["p", "slot"], how="left", maintain_order="left")["r"].fill_null(-1).to_numpy()
+        later = np.minimum(at + step, len(rows) - 1)
+        going = (at + step < len(rows)) & (lane[later] == lane[at]) & (found < 0)
+        found = np.where(going & verify[later], rows[later], found)
+    first, last = (side.passes[name].to_numpy()[found] for name in ("first", "last"))
+    out = np.full(len(leads), -1)
+    for step in range(int((last - first).max(initial=-1)) + 1):
+        record = np.minimum(first + step, last)
+        hit = (found >= 0) & (out < 0) & (side.array["slot"][record] == lowest) & side.array["state"][record]
+        out = np.where(hit, record, out)
+    return out

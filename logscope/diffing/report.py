@@ -18,7 +18,7 @@ from logscope.diffing.compare import HEAD_TOLERANCE, RTOL, VALUES, Terms, compar
 from logscope.diffing.server import SIDES, add_table
 from logscope.model import Finding, Place, Severity
 from logscope.queries.words import and_list, axes, count, layer_list, layer_name
-from logscope.report import Column, Context, Line, Report
+from logscope.report import Context, Line, Report
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -172,6 +172,7 @@ class _Answer:
         self.found = compare(self.sides, self.alignment, Terms(rtol, max({1, *topk[0], *topk[1]}), same_spec))
         self.hidden = _hidden(self.sides)
         self.out = DiffReport("diff", "")
+        self.shown: list[Difference] = []
 
     def report(self) -> DiffReport:
         """Answer."""
@@ -247,31 +248,45 @@ class _Answer:
         """Set what a person sees first: both logs, what differs with its values, what agrees."""
         out = self.out
         names = [" ".join(context.files) for context in self.contexts]
-        out.screen = [f"{name:9} {files}" for name, files in zip(SIDES, names, strict=True)] + [""]
+        lines: list[Any] = [*(f"{side:9}  {name}" for side, name in zip(SIDES, names, strict=True)), ""]
         for at, finding in enumerate(out.findings):
-            name = f"{finding.rule} {_NAMES.get(finding.rule, '')}".strip()
-            below: list[str | tuple[Any, ...]] = [finding.message]
-            if at < len(self.found.differences) and finding.expected is not None:
-                sides = (
-                    self.found.differences[at].sides
-                    if finding.rule[0] in "N" or finding.rule in ("D102", "D103")
-                    else ()
-                )
-                below += [(f":{spot.line}" if spot.line else "", side, value) for spot, side, value in
-                          zip(sides, SIDES, (finding.expected, finding.actual), strict=False)]  # fmt: skip
+            if finding.rule == "D101":
+                continue
+            below: list[Any] = [finding.message]
+            if at < len(self.shown):
+                spots, values = self.shown[at].sides, (finding.expected, finding.actual)
+                below += [
+                    (f":{spot.line}" if spot.line else "", *each)
+                    for spot, *each in zip(spots, SIDES, values, strict=True)
+                ]
             below += [finding.help] if finding.help else []
-            mark: Any = {"error": "error", "warning": "warning"}.get(finding.severity)
-            out.screen.append(Line(mark, name, str(finding.where or ""), below))
+            mark: Any = None if finding.severity == "note" else finding.severity
+            lines.append(Line(mark, f"{finding.rule} {_NAMES[finding.rule]}", self._at(finding.where), below))
+        if mattering:
+            rows = [
+                tuple(row[name] for name in ("argument", *SIDES))
+                for row in out.tables["configuration"]
+                if row["matters"]
+            ]
+            lines.append(Line("warning", "D101 configuration", "", [*rows]))
+        elif "configuration" in out.facts:
+            lines.append(Line("ok", "configuration", "nothing that matters differs"))
         mark = "unknown" if not self.found.paired else None if self.found.differences else "ok"
-        out.screen.append(Line(mark, "passes", self._agreement()))
-        if "configuration" in out.facts and not mattering:
-            out.screen.append(Line("ok", "configuration", "nothing that matters differs"))
+        name = "nothing compared" if out.verdict == "unknown" else "passes"
+        lines.append(Line(mark, name, self._agreement()))
         accept = out.facts.get("acceptance")
         if accept and not any(finding.rule == "D104" for finding in out.findings):
-            means = " -> ".join(f"{accept[name]['accept_len_mean']:.2f}" for name in SIDES)
-            out.screen.append(Line("ok", "accept len", means))
-        out.screen += [Line(None, "note", note) for note in out.notes]
-        out.next = self.contexts[1].command("check")
+            lines.append(
+                Line("ok", "accept len", " -> ".join(f"{accept[name]['accept_len_mean']:.2f}" for name in SIDES))
+            )
+        lines += [Line(None, "note", note) for note in out.notes if out.verdict != "findings"]
+        out.screen, out.next = lines, self.contexts[1].command("check")
+
+    def _at(self, place: Place | None) -> str:
+        """Return where something stands in the candidate, or in the baseline where it stands only there."""
+        if place is None or place.file in self.contexts[1].files:
+            return self.contexts[1].at(place)
+        return f"baseline {self.contexts[0].at(place)}"
 
     # differences in words
 
@@ -281,29 +296,32 @@ class _Answer:
         out.facts["first_divergence"] = self._fact(found[0]) if found else None
         out.findings += self._findings(found)
         for side, role, phase, spot in self.found.fragments[:_MOST_FINDINGS]:
-            message = f"only the {SIDES[side]} has {phase} pass {spot.ordinal} of the {role}, and only a part of it: a record printed once more, or cut off from its pass"  # noqa: E501 - a sentence
+            message = (
+                f"only the {SIDES[side]} has {phase} pass {spot.ordinal} of the {role}, and only a part of it: "
+                "a record printed once more, or cut off from its pass"
+            )
             out.findings.append(Finding("D103", "warning", message, Place(spot.file, spot.line or 0)))
         left = sum(max(0, len(each) - _MOST_FINDINGS) for each in (found, self.found.fragments))
         if left:
             out.notes.append(f"{count(left, 'further difference')} of single passes are not among the findings")
         rows = [
             {
-                "role": each.role, "phase": each.phase, "state": self.state_name(each.role, each.slot), "what": each.what,
-                "passes": each.count, "baseline": self.value(each, 0), "candidate": self.value(each, 1),
-                "difference": signed(each.relative), "largest": signed(each.largest),
+                "role": each.role, "phase": each.phase, "state": self.state_name(each.role, each.slot),
+                "what": each.what, "passes": each.count, "baseline": self.value(each, 0),
+                "candidate": self.value(each, 1), "difference": signed(each.relative), "largest": signed(each.largest),
                 "baseline_at": str(each.sides[0]), "candidate_at": str(each.sides[1]),
             }
             for each in found
         ]  # fmt: skip
         title = "differences, each at its first place, in the order of the runs"
-        add_table(out, "differences", rows, title, *_columns(
-            "role phase! state! what passes> baseline! candidate! difference!> largest> baseline_at candidate_at"))  # fmt: skip
+        names = "role phase! state! what passes> baseline! candidate! difference!> largest> baseline_at candidate_at"
+        add_table(out, "differences", rows, title, names)
 
     def _findings(self, differences: Sequence[Difference]) -> Iterator[Finding]:
         """Yield the first differences as findings: captured layers once, and what follows from another as a note."""
         captures = [each for each in differences if each.what == "captures"]
-        shown = [each for each in differences if each.what != "captures" or each is captures[0]][:_MOST_FINDINGS]
-        for each in shown:
+        self.shown = [each for each in differences if each.what != "captures" or each is captures[0]][:_MOST_FINDINGS]
+        for each in self.shown:
             rule, severity = RULES[each.what]
             message = self.clause(each)
             if each.count > 1:
@@ -336,7 +354,8 @@ class _Answer:
         match difference.what:
             case "norm":
                 cut = ", its pieces added in quadrature" if difference.pieces != (1, 1) else ""
-                return f"{name} first differs by {signed(difference.relative) or 'from zero'} in {where} (norm {values}{cut})"
+                change = signed(difference.relative) or "from zero"
+                return f"{name} first differs by {change} in {where} (norm {values}{cut})"
             case "head":
                 return f"{name} has other first values in {where} while its norm agrees: other content or another order"
             case "not_finite":
@@ -354,7 +373,8 @@ class _Answer:
                 return f"the ranks of one run disagree on {name} in {where}: {values}"
             case "joined":
                 return f"number of joined states first differs in {where}: {values}"
-        return f"{'hidden mode' if difference.what == 'mode' else 'shape'} of the {name} first differs in {where}: {values}"
+        what = "hidden mode" if difference.what == "mode" else "shape"
+        return f"{what} of the {name} first differs in {where}: {values}"
 
     def _captures(self, difference: Difference, values: str) -> str:
         """Return in which way the captured layers differ."""
@@ -452,7 +472,8 @@ class _Answer:
             captures = [slot for slot in found if is_capture(slot)]
             begins = [slot for slot in captures if head and found[slot][1] == head]
             if begins and begins[0] != min(captures):
-                return f"the captures agree; in the {name} the joined state begins with {self.state_name('target', begins[0])}"
+                first = self.state_name("target", begins[0])
+                return f"the captures agree; in the {name} the joined state begins with {first}"
         if _ratio(*heads) and difference.what == "norm":
             return "the captures agree, the joined state is theirs times a factor: normalised or scaled before the join"
         return "the captures agree: what was joined is not what was captured"
@@ -473,12 +494,13 @@ class _Answer:
         factor = bool(shared) and all(_ratio(one[1], other[1]) for one, other in shared)
         factors = "; every state is the other run's times a factor" if factor else ""
         for ill, sound in ((1, 0), (0, 1)):
+            where = f"{_NOT_INPUT}; in the {SIDES[ill]}"
             if all(_spread(each) < _LEVEL for each in states[ill]) and all(
                 _spread(each) > _GROWING for each in states[sound]
             ):
-                return f"{_NOT_INPUT}; in the {SIDES[ill]} all layers have one rms{factors}: normalised before it was captured"
+                return f"{where} all layers have one rms{factors}: normalised before it was captured"
             if not factor and shared and all(pair[ill][0] < 0.95 * pair[sound][0] for pair in shared):
-                return f"{_NOT_INPUT}; in the {SIDES[ill]} every state is smaller and points elsewhere: as without the residual"
+                return f"{where} every state is smaller and points elsewhere: as without the residual"
         if factors:
             return f"{_NOT_INPUT}{factors}: one of the runs scales what it captures"
         return f"{_NOT_INPUT}, or other weights: neither a missing residual nor a normalisation fits the values"
@@ -486,11 +508,9 @@ class _Answer:
     def _printed(self, side: int, row: int) -> dict[int, tuple[float, tuple[float, ...]]]:
         """Return norm and first values of the finite states of a pass, by slot."""
         first, last = self.sides[side].passes.select("first", "last").row(row)
-        found = self.sides[side].records[first : last + 1].filter(pl.col("norm").is_finite())
-        return {
-            slot: (norm, tuple(values or ()))
-            for slot, norm, values in found.select("slot", "norm", "values").iter_rows()
-        }
+        found = self.sides[side].records[first : last + 1].filter("state", pl.col("norm").is_finite())
+        said = found.select("slot", "norm", "values", "count").iter_rows()
+        return {slot: (norm, tuple(values[:number])) for slot, norm, values, number in said}
 
     def _fact(self, difference: Difference) -> dict[str, Any]:
         """Return a difference as plain values."""
@@ -508,8 +528,8 @@ class _Answer:
         previous = difference.previous
         return {
             "what": difference.what, "role": difference.role, "phase": difference.phase, "during": difference.during,
-            "state": self.state_name(difference.role, difference.slot), "layer": self._slot(difference.slot).layer, **sides,
-            "relative": difference.relative, "largest": difference.largest, "passes": difference.count,
+            "state": self.state_name(difference.role, difference.slot), "layer": self._slot(difference.slot).layer,
+            **sides, "relative": difference.relative, "largest": difference.largest, "passes": difference.count,
             "identical_before": difference.equal_before, "agreeing_before": difference.agreeing_before,
             "last_agreeing": previous and dict(zip(SIDES, map(str, previous), strict=True)),
             "agreeing_states": [self.state_name(difference.role, slot) for slot in difference.agreeing],
@@ -528,22 +548,22 @@ class _Answer:
         )
         for cell in cells:
             lines = [
-                None if cell[name] is None else side.records["line"][cell[name]]
-                for side, name in zip(self.sides, "ab", strict=True)
+                side.records["line"][row]
+                for side, row in zip(self.sides, cell["largest_at"] or (), strict=False)
+                if row >= 0
             ]
-            far = bool(cell["relative"]) and None not in lines
+            far = bool(cell["largest"]) and len(lines) == 2
             cell |= {
-                "state": self.state_name(cell["role"], cell.pop("slot")), "largest": signed(cell.pop("relative")),
+                "state": self.state_name(cell["role"], cell.pop("slot")), "largest": signed(cell["largest"]),
                 "largest_at": f"{lines[0]}, {lines[1]}" if far else None,
             }  # fmt: skip
             if cell["pairs"] or cell["not_compared"] or cell["only_baseline"] or cell["only_candidate"]:
-                rows.append({name: value for name, value in cell.items() if name not in ("a", "b")})
-        caption = f"equal: at the coarser print; within: norms to {100 * self.rtol:.3g} %, first values to {HEAD_TOLERANCE:g} of their length"
-        add_table(
-            self.out, "states", rows, "states of paired passes", *_columns(
-                "role phase! state! pairs!> equal!> within> beyond!> largest!> largest_at only_baseline> only_candidate> not_compared>"
-            ), caption=caption,
-        )  # fmt: skip
+                rows.append(cell)
+        caption = f"equal: at the coarser print; within: norms to {100 * self.rtol:.3g} %, first values to "
+        caption += f"{HEAD_TOLERANCE:g} of their length"
+        names = "role phase! state! pairs!> equal!> within> beyond!> largest!> largest_at=at_lines only_baseline> "
+        names += "only_candidate> not_compared>"
+        add_table(self.out, "states", rows, "states of paired passes", names, caption)
 
     def _one_sided_phases(self) -> None:
         """Say which phases only one run prints: hidden by CUDA graphs, never reached, or a difference."""
@@ -554,9 +574,8 @@ class _Answer:
                     for phase in sorted(counts[side].keys() - counts[1 - side].keys() - {"unknown"}):
                         self._one_sided(side, role, phase)
                 elif counts[side]:
-                    self.out.notes.append(
-                        f"only the {name} prints {count(sum(counts[side].values()), 'pass')} of the {role}: not compared"
-                    )
+                    number = count(sum(counts[side].values()), "pass")
+                    self.out.notes.append(f"only the {name} prints {number} of the {role}: not compared")
         for side in (0, 1):
             self._fewer(side)
 
@@ -590,8 +609,8 @@ class _Answer:
             return
         place = self._place(side, "target", "verify", -1)
         message = (
-            f"the {SIDES[side]} prints only {count(has, 'verify pass')} of the target beside {rounds:,} draft_extend passes "
-            f"of the draft, the {SIDES[1 - side]} {whole:,} beside {whole_rounds:,}"
+            f"the {SIDES[side]} prints only {count(has, 'verify pass')} of the target beside {rounds:,} draft_extend "
+            f"passes of the draft, the {SIDES[1 - side]} {whole:,} beside {whole_rounds:,}"
         )
         evidence = f"the last one of the {SIDES[side]} stands at {place}; no CUDA graph hides the others"
         self.out.findings.append(Finding("D102", "warning", message, place, evidence=evidence))
@@ -599,11 +618,12 @@ class _Answer:
     def _coverage(self) -> None:
         """Say how many passes were compared, which were not and why, and which only one run has."""
         found, out, role = self.found, self.out, self.alignment.role
-        out.facts["passes"] = paired = {}
+        paired: dict[str, dict[str, Any]] = {}
+        out.facts["passes"] = paired
         numbers, equal = (
             {ground: n for (who, ground), n in each.items() if who == role} for each in (found.paired, found.identical)
         )
-        moved = self.alignment.pairs["moved"].sum()
+        moved = int(self.alignment.pairs["moved"].sum())
         for each in _ROLES:
             totals = [sum(phases[each].values()) for phases in self.phases]
             if any(totals):
@@ -618,11 +638,15 @@ class _Answer:
                 else:
                     paired[each] |= {"pairs": found.drafts, "identical": found.identical_drafts}
         keys = sorted({key[1:] for key in found.apart}, key=lambda key: (_ROLES.index(key[0]), *key[1:]))
-        rows = [{"role": r, "phase": p, "reason": why, **{name: found.apart[side, r, p, why] for side, name in enumerate(SIDES)}}
-                for r, p, why in keys]  # fmt: skip
+        rows: list[dict[str, Any]] = [
+            {"role": each, "phase": phase, "reason": why}
+            | {name: found.apart[side, each, phase, why] for side, name in enumerate(SIDES)}
+            for each, phase, why in keys
+        ]
         out.facts["not_comparable"] = rows
-        add_table(out, "not_comparable", [{**row, "reason": _REASONS[row["reason"]]} for row in rows],
-                  "passes that are not comparable, and why", *_columns("role phase! reason! baseline!> candidate!>"))  # fmt: skip
+        said = [{**row, "reason": _REASONS[row["reason"]]} for row in rows]
+        names = "role phase! reason! baseline!> candidate!>"
+        add_table(out, "not_comparable", said, "passes that are not comparable, and why", names)
         self._alone()
         left_out = [side.passes.filter(during="graph_capture").height for side in self.sides]
         if any(left_out):
@@ -644,36 +668,22 @@ class _Answer:
     def _alone(self) -> None:
         """Add the passes that only one run has."""
         alone = sorted(self.found.alone.items(), key=lambda item: (item[0][0], item[0][3], item[1][1].line or 0))
-        rows = [
+        rows: list[dict[str, Any]] = [
             {
                 "only_in": SIDES[side], "role": role, "phase": phase, "passes": number,
                 "where": "behind the last pair" if at_end else "between pairs", "first": str(first),
             }
             for (side, role, phase, at_end), (number, first) in alone
         ]  # fmt: skip
-        self.out.facts["only_in"] = totals = {
-            name: sum(row["passes"] for row in rows if row["only_in"] == name) for name in SIDES
-        }
+        totals = {name: sum(row["passes"] for row in rows if row["only_in"] == name) for name in SIDES}
+        self.out.facts["only_in"] = totals
         for name, total in totals.items():
             ends = sum(row["passes"] for row in rows if row["only_in"] == name and row["where"].startswith("behind"))
             where = " at its end: the other workload was shorter" if ends == total else f", {ends} of them at its end"
             if total:
                 self.out.notes.append(f"only in {name}: {count(total, 'pass')}{where}")
-        add_table(
-            self.out,
-            "only_in",
-            rows,
-            "passes that only one run has",
-            *_columns("only_in! role phase! passes!> where first"),
-        )
-
-
-def _columns(names: str) -> list[Column]:
-    """Return columns by name: ``!`` behind one that is always shown, ``>`` behind one that is set right."""
-    return [
-        Column(name.rstrip("!>"), align="right" if ">" in name else "left", always="!" in name)
-        for name in names.split()
-    ]
+        names = "only_in! role phase! passes!> where first"
+        add_table(self.out, "only_in", rows, "passes that only one run has", names)
 
 
 def signed(relative: float | None) -> str | None:

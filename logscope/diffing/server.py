@@ -1,8 +1,8 @@
 """What the server lines of two runs say differs: set-up, errors, acceptance.
 
 This module is responsible for asking both runs the same questions (``config``, ``errors``, ``accept``), for joining
-the answers on their keys, and for adding what differs to the report of a diff. It must not know how passes are compared,
-nor how those questions read a log.
+the answers on their keys, and for adding what differs to the report of a diff. It must not know how passes are
+compared, nor how those questions read a log.
 """
 
 from __future__ import annotations
@@ -75,7 +75,8 @@ class Asking:
 
     def answers(self, context: Context) -> Answers:
         """Return what they found."""
-        return Answers(*(asked.report(context) for asked in self._asked), self._warned, self._strays)
+        config, errors, accept = (asked.report(context) for asked in self._asked)
+        return Answers(config, errors, accept, self._warned, self._strays)
 
 
 class Answers:
@@ -127,11 +128,23 @@ def _sum(rows: list[dict[str, Any]], name: str) -> float | None:
     return round(sum(known), 4) if known else None
 
 
-def add_table(report: Report, name: str, rows: list[dict[str, Any]], title: str, *columns: Column, caption: str | None = None) -> None:  # fmt: skip
-    """Add a table when it has rows; columns that are empty throughout are not shown."""
+def add_table(
+    report: Report, name: str, rows: list[dict[str, Any]], title: str, names: str, caption: str | None = None
+) -> None:
+    """Add a table when it has rows; columns that are empty throughout are not shown.
+
+    ``names`` are its columns: ``=heading``, then ``!`` behind one that is always shown, ``>`` behind one that is set
+    right.
+    """
+    columns = []
+    for word in names.split():
+        key, _, heading = word.rstrip("!>").partition("=")
+        told = heading.replace("_", " ") or None
+        column = Column(key, told, "right" if ">" in word else "left", always="!" in word)
+        if column.always or any(row.get(key) for row in rows):
+            columns.append(column)
     if rows:
-        kept = [column for column in columns if column.always or any(row.get(column.name) for row in rows)]
-        report.tables[name] = Table(kept, rows, title, caption)
+        report.tables[name] = Table(columns, rows, title, caption)
 
 
 def configuration(sides: tuple[Answers, Answers], report: Report) -> list[str]:
@@ -162,10 +175,8 @@ def configuration(sides: tuple[Answers, Answers], report: Report) -> list[str]:
                 said = f"{found.key} differs: {a} against {b}"
                 report.findings.append(Finding("D101", "warning", said, places[1], a, b, f"baseline {places[0]}"))
     report.facts["configuration"] = [row["argument"] for row in rows if row["matters"]]
-    add_table(
-        report, "configuration", rows, "configuration: what differs, what matters first", Column("argument", always=True),
-        Column("baseline", always=True), Column("candidate", always=True), Column("matters"), Column("reason", "why not"),
-    )  # fmt: skip
+    title = "configuration: what differs, what matters first"
+    add_table(report, "configuration", rows, title, "argument! baseline! candidate! matters reason=why_not")
     return [words for _, words in sorted(mattering, key=lambda item: _telling(item[0]))]
 
 
@@ -194,10 +205,7 @@ def errors(sides: tuple[Answers, Answers], report: Report) -> None:
                 said = event.replace("_", " ")
                 rows.append({"only_in": name, "message": said, "times": seen.count, "first": str(seen.place)})
                 report.findings.append(Finding("D105", "warning", f"only the {name} prints {said}", seen.place))
-    add_table(
-        report, "errors", rows, "errors that only one run prints", Column("only_in", "only in", always=True),
-        Column("message", always=True), Column("times", align="right"), Column("first"),
-    )  # fmt: skip
+    add_table(report, "errors", rows, "errors that only one run prints", "only_in! message! times> first")
 
 
 def _masked(key: tuple[str | None, str | None]) -> tuple[str, ...]:
@@ -224,18 +232,14 @@ def acceptance(sides: tuple[Answers, Answers], report: Report) -> None:
     for name, side, total in zip(SIDES, sides, whole, strict=True):
         if total is not None:
             rows.append({"side": name, "process": "all", **total})
-            parts = side.accept if len(side.accept) > 1 else []
-            rows += [{**total, **row, "side": name, "process": row["origin"] or "", "tokens_per_second": row["throughput"]}
-                     for row in parts]  # fmt: skip
-    names = ("side", "process", "lines", "rounds", "accept_len_mean", "min", "max", "accept_rate_mean", "definition", "rule", "running", "tokens_per_second")  # fmt: skip
-    rows = [{key: row[key] for key in names} for row in rows]
-    titles = {"accept_len_mean": "accept len", "accept_rate_mean": "accept rate", "tokens_per_second": "token/s"}
-    words = ("side", "process", "definition", "rule")
-    columns = [
-        Column(n, titles.get(n), "left" if n in words else "right", always=n in ("side", "accept_len_mean"))
-        for n in names
-    ]
-    add_table(report, "acceptance", rows, "acceptance and throughput, one row per process and all together", *columns)
+            for row in side.accept if len(side.accept) > 1 else []:
+                own = {"side": name, "process": row["origin"] or "", "tokens_per_second": row["throughput"]}
+                rows.append({**total, **row, **own})
+    names = "side! process lines> rounds> accept_len_mean=accept_len!> min> max> accept_rate_mean=accept_rate> "
+    names += "definition rule running> tokens_per_second=token/s>"
+    keys = [word.rstrip("!>").partition("=")[0] for word in names.split()]
+    title = "acceptance and throughput, one row per process and all together"
+    add_table(report, "acceptance", [{key: row[key] for key in keys} for row in rows], title, names)
     if whole[0] is None or whole[1] is None:
         lacking = [name for name, total in zip(SIDES, whole, strict=True) if total is None]
         if len(lacking) == 1:
@@ -284,7 +288,8 @@ def _change(sides: tuple[Answers, Answers], whole: tuple[dict[str, Any], dict[st
     if fact["rates_comparable"] and sides[0].rule is not None:
         rates = " -> ".join(f"{total['accept_rate_mean']:.2f}" for total in whole)
         text += f", accept rate {rates} (both {sides[0].rule[1]}, definition {sides[0].rule[0]})"
-    evidence = f"{rounds[0]:,.0f} against {rounds[1]:,.0f} verify rounds, {whole[0]['lines']:,} against {whole[1]['lines']:,} lines"
+    evidence = f"{rounds[0]:,.0f} against {rounds[1]:,.0f} verify rounds, "
+    evidence += f"{whole[0]['lines']:,} against {whole[1]['lines']:,} lines"
     for name, side in zip(SIDES, sides, strict=True):
         found = [row["accept_len_mean"] for row in side.accept]
         if len(found) > 1:
