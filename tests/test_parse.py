@@ -10,11 +10,9 @@ from typing import Any
 
 import pytest
 from conftest import CASE_LOGS, REAL_RUNS, real_bytes, sidecar
+from doors import Parser, tables
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
-KNOWN = {"embed_capture","layer_capture","forward_end","forward","fc_output","fc","aux_concat"}
-from doors import Parser, tables
 
 from logscope.grammar import load
 from logscope.model import Occurrence
@@ -22,6 +20,7 @@ from logscope.sources.blocks import Block
 from logscope.sources.inputs import expand
 
 GRAMMAR = load()
+KNOWN = {"embed_capture", "layer_capture", "forward_end", "forward", "fc_output", "fc", "aux_concat"}
 
 
 def parse_bytes(data: bytes, *, quick: bool = True) -> tuple[Parser, list[Occurrence]]:
