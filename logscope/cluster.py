@@ -4,9 +4,9 @@ This module is responsible for giving each file to a worker, for trying again wh
 parts of an answer back in the order the files were named. It must not know what a question asks: the parts are the
 same, in the same order, as in one process, and so is the answer.
 
-A task is one whole file; a worker sends back its small part of the answer, and the parts are added up where the question
-was asked. Dask was chosen over Ray because it is a fifth of the size to install, starts a local cluster in two seconds instead of six,
-and finished the same work sooner (docs/howto/scale-out.md has the numbers and says when it pays).
+A task is one whole file; a worker sends back its small part of the answer, and the parts are added up where the
+question was asked. Dask was chosen over Ray because it is a fifth of the size to install, starts a local cluster in two
+seconds instead of six, and finished the same work sooner (docs/howto/scale-out.md says when it pays).
 """
 
 from __future__ import annotations

@@ -10,6 +10,7 @@ import os
 import queue
 import threading
 from collections import deque
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import count
 from typing import TYPE_CHECKING, Any
@@ -70,11 +71,10 @@ class Reading:
     def note_misses(self, tables: Tables) -> None:
         """Keep where the first texts stand that look like records and are none, and why they are none."""
         if len(self.misses) < MISSES:
-            missed = (tables.server["kind"] == "unparsed").arg_true().head(MISSES - len(self.misses))
-            self.misses += [
-                (Place(tables.files[tables.server["file"][row]], tables.server["line"][row]), tables.payload(row).reason)
-                for row in missed.to_list()
-            ]
+            server = tables.server
+            for row in (server["kind"] == "unparsed").arg_true().head(MISSES - len(self.misses)).to_list():
+                place = Place(tables.files[server["file"][row]], server["line"][row])
+                self.misses.append((place, tables.payload(row).reason))
 
     def context(self) -> Context:
         """Return what questions may ask for."""
@@ -159,33 +159,29 @@ def _chunks(source: Source, grammar: Grammar) -> Iterator[Chunk]:
     """Yield what each block of a source says; of a large one from a thread that reads ahead."""
     scanner = Scanner(grammar)
     blocks = unwrap(source.blocks(size=BLOCK), source.warn, lambda: Labels(grammar))
+    chunks = (scanner.feed(block) for block in blocks if block is not None)
     if source.size is not None and source.size < _AHEAD:
-        yield from map(scanner.feed, blocks)
+        yield from chunks
         return
     ahead: queue.Queue[Any] = queue.Queue(maxsize=1)
     over = threading.Event()
 
+    def put(one: Any) -> bool:
+        while not over.is_set():
+            with suppress(queue.Full):
+                ahead.put(one, timeout=0.1)
+                return True
+        return False
+
     def scan() -> None:
         last: Any = None
         try:
-            for block in blocks:
-                chunk = scanner.feed(block)
-                while not over.is_set():
-                    try:
-                        ahead.put(chunk, timeout=0.1)
-                        break
-                    except queue.Full:
-                        continue
-                if over.is_set():
+            for chunk in chunks:
+                if not put(chunk):
                     return
         except BaseException as error:  # noqa: BLE001 - raised again where it can be shown
             last = error
-        while not over.is_set():
-            try:
-                ahead.put(last, timeout=0.1)
-                return
-            except queue.Full:
-                continue
+        put(last)
 
     worker = threading.Thread(target=scan, name="scan", daemon=True)
     worker.start()

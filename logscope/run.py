@@ -27,7 +27,8 @@ if TYPE_CHECKING:
     from logscope.diffing.report import DiffReport
     from logscope.model import Accounting, ForwardPass, Segment, ServerEvent
     from logscope.plot import Plot
-    from logscope.queries.acceptance import By, Window
+    from logscope.queries.acceptance import Window
+    from logscope.queries.acceptance.report import By
     from logscope.report import Report
     from logscope.tables.event import Event
     from logscope.tables.frames import Columns

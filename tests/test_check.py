@@ -436,7 +436,10 @@ def test_contracts_may_be_given_as_values():
 
 @pytest.mark.parametrize(
     ("contract", "options", "words"),
-    [('{"model_type": "bert"}', (), "says nothing about a draft"), (None, ("--since", "2031-01-01"), "leaves nothing to check")],
+    [
+        ('{"model_type": "bert"}', (), "says nothing about a draft"),
+        (None, ("--since", "2031-01-01"), "leaves nothing to check"),
+    ],
 )
 def test_a_check_of_nothing_is_no_success(contract, options, words, tmp_path, capsys):
     """A contract that says nothing, a selection that matches nothing: exit 2 with the reason, JSON says unknown."""

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from conftest import real_bytes, real_log
 
-from logscope import cluster
+from logscope import cluster as clusters
 from logscope.cli import main
 from logscope.errors import InputError, UsageError
 from logscope.queries.acceptance import Accept
@@ -47,7 +47,7 @@ def cluster() -> Iterator[Any]:
 def test_same_answer_as_one_process(cluster: Any, question: Any) -> None:
     """Two workers give the answer that one process gives, in every cell, and every file is reported once."""
     told: list[tuple[str, int, int]] = []
-    found = cluster.answer(question(), FILES, address=cluster.scheduler_address, on_file=lambda *one: told.append(one))
+    found = clusters.answer(question(), FILES, address=cluster.scheduler_address, on_file=lambda *one: told.append(one))
     assert found.as_dict() == answer(question(), FILES).as_dict()
     assert sorted(name for name, _, _ in told) == sorted(FILES)
     assert [count for _, count, _ in told] == [1, 2, 3, 4]
@@ -71,7 +71,7 @@ def test_a_dead_worker_is_replaced(cluster: Any, tmp_path: Path) -> None:
 
     killer = threading.Thread(target=kill)
     killer.start()
-    found = cluster.answer(Summarize(), files, address=cluster.scheduler_address)
+    found = clusters.answer(Summarize(), files, address=cluster.scheduler_address)
     killer.join()
     assert killed
     assert found.accounting.bytes == 4 * 2 * len(body)
@@ -89,8 +89,8 @@ def test_command(cluster: Any, capsys: pytest.CaptureFixture[str]) -> None:
 def test_what_no_worker_can_read(cluster: Any, tmp_path: Path) -> None:
     """Standard input, an unknown engine and a file that is gone are refused with the reason."""
     with pytest.raises(UsageError, match="cannot be given to a worker"):
-        cluster.answer(Summarize(), ["/dev/null"], address=cluster.scheduler_address)
+        clusters.answer(Summarize(), ["/dev/null"], address=cluster.scheduler_address)
     with pytest.raises(UsageError, match="no engine is called 'ray'"):
-        cluster.answer(Summarize(), FILES, engine="ray")
+        clusters.answer(Summarize(), FILES, engine="ray")
     with pytest.raises(InputError):
-        cluster.answer(Summarize(), [str(tmp_path / "gone.log")], address=cluster.scheduler_address)
+        clusters.answer(Summarize(), [str(tmp_path / "gone.log")], address=cluster.scheduler_address)

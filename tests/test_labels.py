@@ -15,7 +15,6 @@ import pytest
 from doors import Parser, grammar
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
 from test_unwrap import KINDS, Made
 
 from logscope.scan.labels import Labels
@@ -126,7 +125,7 @@ def test_indentation_that_a_collector_strips() -> None:
         (lambda at: f"{at}/23 [00:00<?, ?it/s]", 0),
         (lambda at: f"{10 * at}%|####  | ", 0),
         (lambda at: f"{1000 + 7 * at}; ", 0),
-        (lambda at: "0.25, 0.5], norm=", 0),
+        (lambda _: "0.25, 0.5], norm=", 0),
         (lambda at: ["torn ", "a (b) ", "[x] y: ", "- "][at % 4] if at < 4 else "", 0),
     ],
     ids=["requests", "bar", "percent", "counter", "torn", "odd"],

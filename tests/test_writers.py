@@ -88,9 +88,9 @@ def flushed(streams: list[list[Print]], rnd: Random) -> list[Print]:
             here == KINDS["layer 59"]
             and out[at + 1].kind // 100 == KINDS["end"]
             and out[at + 1].writer != out[at].writer
+            and rnd.random() < 0.2
         ):
-            if rnd.random() < 0.2:
-                out[at], out[at + 1] = out[at + 1], out[at]
+            out[at], out[at + 1] = out[at + 1], out[at]
     return out
 
 
@@ -139,7 +139,7 @@ def printed(order: str, fault: str, lost: float, seed: int) -> tuple[list[Print]
 
 def records(order: str, prints: list[Print], writers: int) -> dict[int, list[Print]]:
     """Return the prints of every record that is found."""
-    rows = [one[1:-1] + (one.writer if order == "marked" else -1,) for one in prints]
+    rows = [(*one[1:-1], one.writer if order == "marked" else -1) for one in prints]
     found: dict[int, list[Print]] = defaultdict(list)
     for one, record in zip(prints, gathered(rows, writers, buffered=order == "buffered"), strict=True):
         found[record].append(one)

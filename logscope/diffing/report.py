@@ -21,11 +21,11 @@ from logscope.queries.words import and_list, axes, count, layer_list, layer_name
 from logscope.report import Context, Line, Report
 
 if TYPE_CHECKING:
+    import os
     from collections.abc import Iterable, Iterator, Sequence
-    from pathlib import Path
 
     from logscope.diffing.compare import Difference
-    from logscope.run import Run
+    from logscope.run import Input, Run
 
 # The rule a difference is reported under, and how grave it is.
 RULES: dict[str, tuple[str, Severity]] = {
@@ -92,11 +92,11 @@ class DiffReport(Report):
 
 
 def diff(
-    baseline: Run | str | Path | Sequence[str | Path],
-    candidate: Run | str | Path | Sequence[str | Path],
+    baseline: Run | Input | Sequence[Input],
+    candidate: Run | Input | Sequence[Input],
     *,
     rtol: float = RTOL,
-    grammars: Iterable[str | Path] = (),
+    grammars: Iterable[str | os.PathLike[str]] = (),
 ) -> DiffReport:
     """Compare two runs.
 
@@ -129,7 +129,7 @@ def diff(
 
 
 def _read(
-    run: Run | str | Path | Sequence[str | Path], grammars: Iterable[str | Path]
+    run: Run | Input | Sequence[Input], grammars: Iterable[str | os.PathLike[str]]
 ) -> tuple[Side, server.Answers, Context]:
     """Read a run batch by batch; keep what is compared."""
     from logscope import grammar  # noqa: PLC0415 - a run in memory needs no grammar

@@ -41,11 +41,11 @@ class Form:
     """One form of a prefix: a pattern whose named groups are the parts of :class:`~logscope.model.Prefix`.
 
     ``time``, or ``date`` (or ``year``, ``month``, ``day``), ``clock`` and ``zone``; ``pid``, ``dp_rank``, ``pp_rank``,
-    ``tp_rank``, ``ep_rank``; ``ranks`` (`` TP0 EP1``); ``rank``, of no known kind, and what begins so; ``labels`` (``a="b", c="d"``); ``origin``, and whatever begins
-    so, joined in the order of the pattern; ``level``. ``first``: the characters it can begin with (``0`` any digit,
-    ``a`` any letter). An ``outer`` form is a bare word that only a collector prints: it is none behind what the process
-    itself prints. ``taught`` forms stand in a grammar file, and their patterns are those of ``regex``; ``overtimes``
-    counts the texts on which one ran into the time limit.
+    ``tp_rank``, ``ep_rank``; ``ranks`` (`` TP0 EP1``); ``rank``, of no known kind, and what begins so; ``labels``
+    (``a="b", c="d"``); ``origin``, and whatever begins so, joined in the order of the pattern; ``level``. ``first``:
+    the characters it can begin with (``0`` any digit, ``a`` any letter). An ``outer`` form is a bare word that only
+    a collector prints: it is none behind what the process itself prints. ``taught`` forms stand in a grammar file,
+    and their patterns are those of ``regex``; ``overtimes`` counts the texts on which one ran into the time limit.
     """
 
     name: str

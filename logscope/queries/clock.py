@@ -68,7 +68,7 @@ def writers(tables: Tables, prefixes: Series) -> DataFrame:
         if mark not in labels:
             labels[mark] = (server_label(prefix), writer_label(prefix))
         rows.append((number, *labels[mark], prefix.time))
-    schema = {"prefix": numbers.dtype, "server": pl.String, "origin": pl.String, "time": pl.String}
+    schema: dict[str, Any] = {"prefix": numbers.dtype, "server": pl.String, "origin": pl.String, "time": pl.String}
     return pl.DataFrame(rows, schema=schema, orient="row")
 
 

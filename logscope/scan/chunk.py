@@ -23,8 +23,10 @@ PRINTS = {"line": np.int64, "offset": np.int64, "prefix": np.int32, "payload": n
 # Columns of a payload: which head it has, and what changes from print to print. ``slack`` is half the last printed
 # digit of the norm, -1 where none is printed; ``count`` says how many of the ``values`` were printed; ``key`` is equal
 # where these are equal.
-PAYLOADS: dict[str, Any] = {"head": np.int32, "norm": np.float64, "slack": np.float64, "key": np.uint64, "count": np.int16}
-PAYLOADS |= {"rounded": np.bool_, "length": np.int32}
+PAYLOADS: dict[str, Any] = {
+    "head": np.int32, "norm": np.float64, "slack": np.float64, "key": np.uint64, "count": np.int16, "rounded": np.bool_,
+    "length": np.int32,
+}  # fmt: skip
 VALUES = 5  # first values kept in columns; a record that prints more keeps the rest in its head
 _SALT = np.array([0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9, 0xD6E8FEB86659FD93, 0xA0761D6478BD642F])
 _SALT = _SALT.astype(np.uint64)

@@ -15,12 +15,13 @@ from logscope.errors import UsageError
 from logscope.fetch import Chunk, Options, Spec, cached, parse, remote_follow, ssh_command
 from logscope.sources.blocks import BLOCK_SIZE, LINE_SLACK, Block
 from logscope.sources.inputs import expand
-from logscope.sources.streams import Source
 from logscope.sources.tail import Tail, tail_blocks
 
 if TYPE_CHECKING:
     import threading
     from collections.abc import Callable, Generator, Iterator
+
+    from logscope.sources.streams import Source
 
 
 def remote_sources(

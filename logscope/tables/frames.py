@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from logscope.tables.select import Select
     from logscope.tables.tables import Tables
 
+
 class Columns(Protocol):
     """Where columns come from.
 
