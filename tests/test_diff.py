@@ -8,11 +8,14 @@ import json
 from functools import cache
 
 import pytest
-from conftest import CASE_LOGS, CASES, REAL_RUNS, real_bytes, real_log, sidecar
+from conftest import CASE_LOGS, CASES, DATA, REAL_RUNS, real_bytes, real_log, sidecar
 from simulated import Server, join
 
 import logscope
+from logscope.cli import main
 from logscope.run import load
+
+FIFTY_FIVE = ("55a-vllm-mtp-native.log", "55b-vllm-mtp-converted.log")
 
 
 @cache
@@ -530,3 +533,28 @@ def test_the_library_name_is_a_function_whatever_was_imported_before():
     module = importlib.import_module("logscope.diffing.report")
     assert module.DiffReport is type(report_of("style-logger", "style-logger"))
     assert logscope.diff(run_of("style-logger"), run_of("style-logger")).same
+
+
+def test_nothing_compared_is_no_success_and_no_difference(tmp_path, capsys):
+    """A log against one that holds nothing: exit 2 with the reason, and the JSON is written with verdict unknown."""
+    empty = tmp_path / "empty.log"
+    empty.write_text("nothing of a server\n")
+    out = tmp_path / "diff.json"
+    assert main(["diff", str(real_log("style-logger")), str(empty), "-o", str(out)]) == 2
+    value = json.loads(out.read_text())
+    assert value["verdict"] == "unknown"
+    assert "nothing could be compared" in value["headline"]
+    assert not logscope.diff(run_of("style-logger"), load(io.BytesIO(b"nothing\n"))).same
+    capsys.readouterr()
+    assert main(["diff", str(real_log("style-logger")), str(empty)]) == 2
+    assert "nothing compared" in capsys.readouterr().out
+
+
+def test_evidence_is_verify_rounds_not_lines():
+    """Case 55: one line a side, of 5,000 and 6,590 verifies: different beyond doubt."""
+    fact = "V: 5000 = 10000 / 2 drafts, 6590 = 13180 / 2; means 1 + 8056 / 5000 and 1 + 240 / 6590"
+    report = logscope.diff(*(str(DATA / "field" / name) for name in FIFTY_FIVE))
+    assert [finding.severity for finding in report.findings if finding.rule == "D104"] == ["warning"], fact
+    acceptance = report.facts["acceptance"]
+    assert [acceptance[side]["rounds"] for side in ("baseline", "candidate")] == [5000, 6590]
+    assert acceptance["change"] == pytest.approx((240 / 6590 - 8056 / 5000) / (1 + 8056 / 5000), abs=1e-3)

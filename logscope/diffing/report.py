@@ -197,11 +197,11 @@ class _Answer:
         return out
 
     def _anything(self) -> bool:
-        """Return whether anything was compared: passes where one run prints any, else what server lines say.
+        """Return whether anything was compared: passes where both runs print any, else what server lines say.
 
         One log that holds nothing is the same as itself.
         """
-        if any(any(phases.values()) for phases in self.phases):
+        if all(any(phases.values()) for phases in self.phases):
             return bool(self.found.paired)
         one, other = self.answers
         both = (one.runs and other.runs) or (one.accept and other.accept) or (one.errors and other.errors)
