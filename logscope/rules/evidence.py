@@ -41,7 +41,7 @@ _MOST_CAPTURES = 64
 _PIECES = 8
 # Passes at the cut beginning of a log that may lack records without a fault.
 _EDGE = 2
-# Passes in which copies agree, where nothing else says how many writers there are.
+# Copies that say what the first one of their pass says, where nothing else says how many writers there are.
 _AGREED = 4
 # Passes on each side in which a copy is looked for before it is called another value.
 _AROUND = 16
@@ -757,7 +757,7 @@ def facts_of(view: View) -> dict[str, Any]:
     several = view.real & (view.expected > 1)
     if several.any():
         facts["writers"] = First(int(view.expected[several].max()))
-        facts["agree"] = int((several & view.compared & (view.differ == 0)).sum())
+        facts["agree"] = int((view.copies - 1)[several & view.compared & (view.differ == 0)].sum())
         prefixes = view.tables.prints["prefix"].unique().to_list()
         if any(view.tables.prefixes[one].tp_rank is not None for one in prefixes):
             facts["marked"] = First(True)
