@@ -160,7 +160,8 @@ def _chunks(source: Source, grammar: Grammar) -> Iterator[Chunk]:
     scanner = Scanner(grammar)
     blocks = unwrap(source.blocks(size=BLOCK), source.warn, lambda: Labels(grammar))
     chunks = (scanner.feed(block) for block in blocks if block is not None)
-    if source.size is not None and source.size < _AHEAD:
+    # A pipe is read where Ctrl-C is heard: a thread that waits for its next byte could not be ended.
+    if source.size is None or source.size < _AHEAD:
         yield from chunks
         return
     ahead: queue.Queue[Any] = queue.Queue(maxsize=1)

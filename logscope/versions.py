@@ -120,6 +120,7 @@ SIGNS: frozenset[str] = frozenset(
         "kv_sizing",
         "load_weight_end",
         "prefill_stats",
+        "probe_header",
     }
 )
 
@@ -174,13 +175,14 @@ def parse_version(text: str) -> Era:
 class EraWatch:
     """Collects what the lines of one segment say about its release and about the classes it loaded."""
 
-    __slots__ = ("_least", "_most", "_segment", "draft_type", "target_type")
+    __slots__ = ("_installed", "_least", "_most", "_segment", "draft_type", "target_type")
 
     def __init__(self, segment: Segment) -> None:
         self._segment = segment
         # The newest of the releases that lines ask for at least, the oldest of those they ask for at most; and why.
         self._least: tuple[int, str] | None = None
         self._most: tuple[int, str] | None = None
+        self._installed: str | None = None
         self.target_type: str | None = None
         self.draft_type: str | None = None
 
@@ -196,6 +198,12 @@ class EraWatch:
                     self.draft_type = name
             if "committed_s" in fields:
                 self._from(18, "weights are committed after graph capture")
+        elif event == "probe_header":
+            target, draft, version = (fields.get(name) for name in ("target", "draft", "sglang"))
+            self.target_type = target if isinstance(target, str) else self.target_type
+            self.draft_type = draft if isinstance(draft, str) else self.draft_type
+            if isinstance(version, str) and re.match(r"\d+\.\d", version):
+                self._installed = version
         elif event == "kv_cache" and payload.usable:
             if "label" in fields:
                 self._from(17, "the KV cache line names its pool")
@@ -237,6 +245,8 @@ class EraWatch:
 
     def known(self) -> Known:
         """Return the release the lines agree on; the option names of ``server_args`` are read when asked."""
+        if self._installed is not None:
+            return Known(parse_version(self._installed), "the probe's header says it", self._installed)
         self._arguments()
         least, most = self._least, self._most
         if least is None and most is None:
