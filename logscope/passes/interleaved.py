@@ -46,6 +46,9 @@ def untangle(of: Kinds, keys: np.ndarray, schedulers: int) -> tuple[np.ndarray, 
     order, number = order_of(of), np.full(len(of.what), NONE)
     opened: list[list[int]] = []  # pass, role, order, rows, whether it is wide, first values
     doubts: list[set[int]] = []
+    # Passes whose end may be another's, as they were before it, and those that one of these ends may belong to.
+    maybe: list[list[int]] = []
+    waiting: set[int] = set()
     count = 0
     for at in range(len(of.what)):
         what = int(of.what[at])
@@ -53,21 +56,27 @@ def untangle(of: Kinds, keys: np.ndarray, schedulers: int) -> tuple[np.ndarray, 
             continue
         role, rows, mine = int(of.role[at]), int(of.rows[at]), int(order[at])
         several = of.embeds[at] if what == FORWARD else 0
-        fits = [
-            one
-            for one in opened
-            if mine > one[2]
-            and (role < 0 or role == one[1])
-            and (what != JOIN or (of.num[at] == 1) == (one[1] == DRAFT) or of.num[at] < 0)
-            and (rows < 0 or one[3] < 0 or (rows <= one[3] if what == JOIN else rows == one[3]))
-            and not (what >= FC and one[4] == 0)
-        ]
+        fits, may = (
+            [
+                one
+                for one in some
+                if mine > one[2]
+                and (role < 0 or role == one[1])
+                and (what != JOIN or (of.num[at] == 1) == (one[1] == DRAFT) or of.num[at] < 0)
+                and (rows < 0 or one[3] < 0 or (rows <= one[3] if what == JOIN else rows == one[3]))
+                and not (what >= FC and one[4] == 0)
+            ]
+            for some in (opened, maybe)
+        )
         if what == JOIN and len(fits) > 1:
             fits = [one for one in fits if one[1] == TARGET and one[5] == int(keys[at])] or fits
         if fits:
             one = fits[0]
-            if len(fits) > 1:
-                doubts.append({fit[0] for fit in fits})
+            if len(fits) + len(may) > 1:
+                doubts.append({fit[0] for fit in (*fits, *may)})
+                if what == JOIN:
+                    maybe.append([*one])
+                    waiting.update(doubts[-1])
         else:
             if role < 0:
                 role = DRAFT if of.num[at] == 1 else TARGET
@@ -82,6 +91,9 @@ def untangle(of: Kinds, keys: np.ndarray, schedulers: int) -> tuple[np.ndarray, 
             one[4] = int(of.width[at] > several) if several > 0 else 1
         if what == JOIN:
             opened.remove(one)
+            if not any(one[0] in waiting for one in opened):
+                maybe.clear()
+                waiting.clear()
     still = np.zeros(count, np.bool_)
     still[[one[0] for one in opened]] = True
     return number, still, doubts
