@@ -99,13 +99,13 @@ def label(data: bytes, *, keep_copies: bool = True, step: int | None = None) -> 
     return list(tables(data, step=step).items(copies=keep_copies))
 
 
-def gathered(rows: list[tuple[int, int, int, bool, bool, int]], writers: int, *, buffered: bool) -> list[int]:
-    """Return the record of each print; a row is (text, kind, family, own, opens, writer), as ``writers.Prints``."""
-    kinds = (np.uint64, np.int64, np.int64, np.bool_, np.bool_, np.int64)
+def gathered(rows: list[tuple[Any, ...]], writers: int, *, buffered: bool) -> list[int]:
+    """Return the record of each print (-1: in none, or in doubt); a row has the columns of ``writers.Prints``."""
+    kinds = (np.uint64, np.int64, np.int64, np.bool_, np.bool_, np.bool_, np.bool_, np.int64, np.int64)
     columns = (np.array(column, kind) for column, kind in zip(zip(*rows, strict=True), kinds, strict=True))
-    record, told = gather(Prints(*columns), writers, buffered=buffered, final=True)
+    record, doubt, told = gather(Prints(*columns), writers, buffered=buffered, final=True)
     assert told == len(rows)
-    return record.tolist()
+    return np.where(doubt, -1, record).tolist()
 
 
 def answer(question: Any, *logs: str | bytes, step: int | None = None) -> Any:

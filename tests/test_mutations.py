@@ -250,15 +250,20 @@ def units(lines):
 
 
 def copied(lines, writers, chance, *, marked):
-    """Return the log of several ranks: each keeps its own order, and runs at most a dozen records ahead."""
+    """Return the log of several ranks, each in its own order.
+
+    A rank is at most a dozen records ahead where prefixes name it; else, and while graphs are captured, one, as the
+    collectives of real servers hold ranks together.
+    """
     every = units(lines)
+    ahead = 12 if marked and not any("graph begin" in line.lower() for line in lines) else 1
     at = [0] * writers
     out = []
     while min(at) < len(every):
         low = min(at)
-        rank = chance.choice([rank for rank in range(writers) if at[rank] < len(every) and at[rank] - low < 12])
+        rank = chance.choice([rank for rank in range(writers) if at[rank] < len(every) and at[rank] - low < ahead])
         for _ in range(chance.randint(1, 4)):
-            if at[rank] >= len(every) or at[rank] - low >= 12:
+            if at[rank] >= len(every) or at[rank] - low >= ahead:
                 break
             debug, text = every[at[rank]]
             at[rank] += 1

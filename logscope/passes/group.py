@@ -144,8 +144,8 @@ class Group:
         alone = said == 1 and not lives.cut and not self.names
         if not enough and not alone and self.names == {}:
             return False
-        # Dummy passes run twice: what is printed while graphs are captured counts where nothing else is.
-        served = lives.at(prints["offset"])["region"] < 0
+        # Dummy passes run twice: what is printed while graphs are captured counts where nothing else is. A name counts.
+        served = (lives.at(prints["offset"])["region"] < 0) & (not self.names)
         counted = taken(prints, served) if served.any() else prints
         first = self._as_prints(taken(counted, slice(0, writers.CENSUS)))
         self.number, why = (1, "tp_size is 1") if alone and not enough else writers.count_writers(first, said)

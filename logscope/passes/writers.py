@@ -13,10 +13,15 @@ are buffered or where prefixes name the writers.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import Counter, defaultdict
-from typing import NamedTuple
+from itertools import pairwise
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 # How many prints are looked at to count the writers, and to tell whether they buffer.
 CENSUS = 512
@@ -28,8 +33,8 @@ WINDOW = 1 << 16
 _STALE = 4
 # The share of records without all their copies from which on buffers do not explain how writers print.
 _LOST = 0.25
-# How far on a named writer's print is looked for: a text of its own, one that passes repeat.
-_FAR, _NEAR = 4096, 4
+# How many records a named writer may lack in a row, and how many kinds must agree behind them.
+_SKIPPED, _ALIKE = 64, 6
 # The place of a join within its forward, the last one.
 JOINED = (1 << 30) + 1
 
@@ -105,7 +110,7 @@ def _neighbours(prints: Prints, number: int) -> bool:
 
 def _walked(prints: Prints, number: int) -> bool:
     """Tell whether so many writers that buffer explain the prints: most records then have as many copies."""
-    copies = np.bincount(_by_places(prints, number, marked=False))
+    copies = np.bincount(_by_places(prints, number))
     return float((copies[: max(1, len(copies) - 64)] == number).mean()) > 0.6
 
 
@@ -136,8 +141,17 @@ def gather(prints: Prints, number: int, *, buffered: bool, final: bool) -> tuple
     total = len(prints.text)
     if number == 1 or not total:
         return np.arange(total), np.zeros(total, np.bool_), total
+    marked = bool((prints.writer >= 0).all())
+    if marked:
+        record, told = _alike(prints, number)
+        if told and told < total and (final or total - told > number * _SKIPPED):
+            rest, doubt, more = gather(prints.part(told, total), number, buffered=buffered, final=final)
+            made = int(record[:told].max()) + 1
+            record[told:] = np.where(rest >= 0, rest + made, -1)
+            return record, np.concatenate((np.zeros(told, np.bool_), doubt)), told + more
+        if told:
+            return record, np.zeros(total, np.bool_), told
     doubt = np.zeros(total, np.bool_)
-    marked = bool((prints.writer >= 0).any())
     stop = total
     record = np.full(total, -1, np.int64)
     starts, regular = _segments(prints, number)
@@ -163,6 +177,24 @@ def gather(prints: Prints, number: int, *, buffered: bool, final: bool) -> tuple
         made += int(numbers.max()) + 1
         at = end
     return record, doubt, stop
+
+
+def _alike(prints: Prints, number: int) -> tuple[np.ndarray, int]:
+    """Return records by how many prints of its writer stand before each, and as far as that tells.
+
+    Named writers print one sequence: it tells up to the last place where all have printed as much, if all of it is of
+    the same kinds.
+    """
+    total = len(prints.text)
+    nth = _ordinals(prints.writer.astype(np.uint64))[0]
+    order = np.argsort(nth, kind="stable")
+    ordered, families = nth[order], prints.family[order]
+    same = (ordered[1:] != ordered[:-1]) | (families[1:] == families[:-1])
+    bad = int(ordered[1:][~same].min()) if not same.all() else total
+    so_far = np.maximum.accumulate(nth)
+    places = np.arange(1, total + 1)
+    together = np.flatnonzero((places == (so_far + 1) * number) & (so_far < bad))
+    return nth, int(together[-1]) + 1 if len(together) else 0
 
 
 def _sorted(names: np.ndarray) -> np.ndarray:
@@ -280,10 +312,12 @@ def _odd(prints: Prints, number: int, *, buffered: bool, marked: bool) -> tuple[
     """
     total = len(prints.text)
     doubt = np.zeros(total, np.bool_)
-    if buffered or marked:
-        record = _by_places(prints, number, marked=marked)
+    if marked:
+        return _by_writers(prints), doubt
+    if buffered:
+        record = _by_places(prints, number)
         sizes = np.bincount(record)[: -2 * CENSUS // number]
-        if not marked and len(sizes) and (sizes != number).mean() > _LOST:
+        if len(sizes) and (sizes != number).mean() > _LOST:
             doubt[:] = True  # No buffers of these writers explain it.
         return record, doubt
     nth, count, order = _ordinals(prints.text)
@@ -413,7 +447,8 @@ def _by_neighbours(
         if found is not None and (size[found] >= number or (not own[at] and (found < begun or not takes(found, at)))):
             found = None
         if found is None:
-            found = next((older for older in range(len(size) - 1, begun - 1, -1) if takes(older, at)), None)
+            near = [older for older in range(len(size) - 1, begun - 1, -1) if takes(older, at)]
+            found = next((older for older in near if kind[last[older]] == kind[at]), near[0] if near else None)
         if found is None:
             found = len(size)
             if (opens[at] and (not size or kind[at] != kind[last[-1]])) or (
@@ -430,7 +465,112 @@ def _by_neighbours(
     return record, total if final or not told else told
 
 
-def _by_places(prints: Prints, number: int, *, marked: bool) -> np.ndarray:
+def _by_writers(prints: Prints) -> np.ndarray:
+    """Give numbers to records where prefixes name the writers: what each printed is laid beside what others did.
+
+    Writers print one sequence of records. A text of its own that two of them have once is one record; between such
+    texts the kinds tell, in order, and what only one has is a record of its own (lost, or not printed, by the others).
+    """
+    writers, sizes = np.unique(prints.writer, return_counts=True)
+    merged: list[list[int]] = []  # the prints of each record, in order
+    for writer in writers[np.argsort(-sizes, kind="stable")].tolist():
+        mine = np.flatnonzero(prints.writer == writer)
+        merged = _merged(merged, mine.tolist(), prints)
+    record = np.zeros(len(prints.text), np.int64)
+    for number, members in enumerate(merged):
+        record[members] = number
+    return record
+
+
+def _merged(merged: list[list[int]], mine: list[int], prints: Prints) -> list[list[int]]:
+    """Return the records with what one more writer printed."""
+    if not merged:
+        return [[at] for at in mine]
+    firsts = [one[0] for one in merged]
+    kinds = prints.kind[firsts].tolist(), prints.kind[mine].tolist()
+    families = prints.family[firsts].tolist(), prints.family[mine].tolist()
+    if families[0] == families[1]:
+        return [[*one, at] for one, at in zip(merged, mine, strict=True)]
+    out: list[list[int]] = []
+    one = other = 0
+    for left, right in [*_anchors(merged, mine, prints), (len(merged), len(mine))]:
+        gap = slice(one, left), slice(other, right)
+        for i, j in _pairs(
+            *(
+                list(zip(some[part], more[part], strict=True))
+                for some, more, part in zip(kinds, families, gap, strict=True)
+            )
+        ):
+            out.append([*(merged[one + i] if i >= 0 else []), *([mine[other + j]] if j >= 0 else [])])
+        if left < len(merged):
+            out.append([*merged[left], mine[right]])
+        one, other = left + 1, right + 1
+    return out
+
+
+def _anchors(merged: list[list[int]], mine: list[int], prints: Prints) -> list[tuple[int, int]]:
+    """Return the records that are a writer's by a text that either has once: the longest chain in the order of both."""
+    times = Counter(prints.text[mine].tolist())
+    known: dict[int, int] = {}
+    for at, members in enumerate(merged):
+        for text in set(prints.text[members].tolist()):
+            known[text] = -1 if text in known else at
+    found = [
+        (known[text], at)
+        for at, (text, own) in enumerate(zip(prints.text[mine].tolist(), prints.own[mine].tolist(), strict=True))
+        if own and times[text] == 1 and known.get(text, -1) >= 0
+    ]
+    if all(one[0] < other[0] for one, other in pairwise(found)):
+        return found
+    tails: list[int] = []  # the smallest end of a chain of each length
+    chain: list[int] = []
+    before = [-1] * len(found)
+    for at, (place, _) in enumerate(found):
+        length = bisect_left(tails, place)
+        before[at] = chain[length - 1] if length else -1
+        tails[length : length + 1], chain[length : length + 1] = [place], [at]
+    out, at = [], chain[-1] if chain else -1
+    while at >= 0:
+        out.append(found[at])
+        at = before[at]
+    return out[::-1]
+
+
+def _pairs(one: list[tuple[int, int]], other: list[tuple[int, int]]) -> Iterator[tuple[int, int]]:
+    """Yield which places of two sequences of (kind, family) belong together, in order; -1: the other has none there."""
+    i = j = 0
+
+    def families(some: list[tuple[int, int]], at: int) -> list[int]:
+        return [family for _, family in some[at : at + _ALIKE]]
+
+    while i < len(one) and j < len(other):
+        if one[i] == other[j] or (families(one, i) == families(other, j) and i + _ALIKE <= len(one)):
+            yield i, j
+            i, j = i + 1, j + 1
+            continue
+        # The shorter way to where both go on alike.
+        for skip in range(1, _SKIPPED):
+            lost, more = (
+                i + skip <= len(one) and one[i + skip : i + skip + _ALIKE] == other[j : j + _ALIKE],
+                j + skip <= len(other) and other[j + skip : j + skip + _ALIKE] == one[i : i + _ALIKE],
+            )
+            if lost or more:
+                break
+        else:
+            # Another kind in its place.
+            lost, more, skip = True, True, 1
+        for step in range(skip):
+            if lost:
+                yield i + step, -1
+        for step in range(skip):
+            if more and not (lost and skip > 1):
+                yield -1, j + step
+        i, j = i + skip * lost, j + skip * (more and not (lost and skip > 1))
+    yield from ((at, -1) for at in range(i, len(one)))
+    yield from ((-1, at) for at in range(j, len(other)))
+
+
+def _by_places(prints: Prints, number: int) -> np.ndarray:
     """Give numbers to records by the place rule: every writer stands at a place of one sequence of records.
 
     A print is the next record of a writer behind, by its text; else, of a writer behind whose next record is of the
@@ -439,13 +579,9 @@ def _by_places(prints: Prints, number: int, *, marked: bool) -> np.ndarray:
     """
     walk = _Walk(number, Counter(prints.text.tolist()))
     text, family, own = prints.text.tolist(), prints.family.tolist(), prints.own.tolist()
-    writers = prints.writer.tolist()
     opens, order = prints.opens.tolist(), prints.order.tolist()
     for at in range(len(text)):
-        if marked and writers[at] >= 0:
-            walk.by(writers[at], at, text[at], family[at], own=own[at])
-        else:
-            walk.anybody(at, text[at], family[at], own=own[at], order=order[at], opens=opens[at])
+        walk.anybody(at, text[at], family[at], own=own[at], order=order[at], opens=opens[at])
     record = np.zeros(len(text), np.int64)
     for number_of, members in enumerate(walk.records()):
         record[members] = number_of
@@ -470,24 +606,6 @@ class _Walk:
     def records(self) -> list[list[int]]:
         """Return the prints of each record, in order."""
         return [members for members in self.members if members]
-
-    def by(self, writer: int, at: int, text: int, family: int, *, own: bool) -> None:
-        """Take a print of a writer that is named."""
-        here = self.at[writer]
-        end = len(self.texts)
-        follow = here + 1
-        if follow < end and self.texts[follow] == text:
-            place = follow
-        else:
-            # Further on only by the very text: records between are lost prints of this writer.
-            reach = min(end, follow + (_FAR if own else _NEAR))
-            place = next((k for k in range(follow, reach) if self.texts[k] == text), -1)
-            if place < 0 and follow < end and self.families[follow] == family:
-                place = follow
-            if place < 0:
-                place = self._insert(follow, text, family)
-        self.members[place].append(at)
-        self.at[writer] = place
 
     def anybody(self, at: int, text: int, family: int, *, own: bool, order: int, opens: bool) -> None:
         """Take a print of nobody knows whom, where prints are buffered."""
