@@ -11,6 +11,7 @@ import contextlib
 import fcntl
 import lzma
 import os
+import select
 import stat
 import sys
 import time
@@ -174,7 +175,7 @@ class Source:
             # Files of /proc have no size before they are read.
             plain = stat.S_ISREG(status.st_mode) and status.st_size
             widen(fd)
-            yield Window(self._file_reader(fd, status.st_size) if plain else lambda _: os.read(fd, PIPE_SIZE))
+            yield Window(self._file_reader(fd, status.st_size) if plain else _pipe_reader(fd))
         finally:
             os.close(fd)
 
@@ -204,6 +205,8 @@ class Source:
         self._opened = True
         with contextlib.suppress(OSError, ValueError, AttributeError):  # it may have no descriptor
             widen(stream.fileno())
+            if stream is standard_input() and not seekable():
+                return _pipe_reader(stream.fileno())
 
         def read(_: int) -> bytes:
             """Return the next bytes, or the UTF-8 form of the next text."""
@@ -217,6 +220,17 @@ class Source:
                 return data.encode("utf-8", "surrogatepass")
 
         return read
+
+
+def _pipe_reader(fd: int) -> Read:
+    """Return what reads a pipe or device."""
+
+    def read(_: int) -> bytes:
+        # polars lets an interrupted read go on, so Ctrl-C would not be heard there.
+        select.select([fd], [], [])
+        return os.read(fd, PIPE_SIZE)
+
+    return read
 
 
 class Damage(Exception):  # noqa: N818 - a state of the input, told by the reader as a warning
