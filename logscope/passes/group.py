@@ -237,7 +237,7 @@ class Group:
             ends = total if final else total - 1  # the last one is still printed
         if total <= self._known or (ends <= self._known and not final):
             return None
-        offset = records["from"][made.first]
+        offset = np.minimum.reduceat(records["from"], made.first) if total else records["from"][made.first]
         regions = self._regions(made, offset, of)
         of_pass = self._shown(made, of, records, offset, regions)
         ready = self._label(of_pass, made, ends, final=final)

@@ -149,8 +149,10 @@ def gather(prints: Prints, number: int, *, buffered: bool, final: bool) -> tuple
             made = int(record[:told].max()) + 1
             record[told:] = np.where(rest >= 0, rest + made, -1)
             return record, np.concatenate((np.zeros(told, np.bool_), doubt)), told + more
-        if told:
-            return record, np.zeros(total, np.bool_), told
+        if not told:
+            record = _by_writers(prints)
+            told = total if final else _together(record, number)
+        return record, np.zeros(total, np.bool_), told
     doubt = np.zeros(total, np.bool_)
     stop = total
     record = np.full(total, -1, np.int64)
@@ -172,7 +174,7 @@ def gather(prints: Prints, number: int, *, buffered: bool, final: bool) -> tuple
         if regular[at]:
             numbers = _regular(part, np.asarray(starts[at:end]) - first, number)
         else:
-            numbers, doubt[first:last] = _odd(part, number, buffered=buffered, marked=marked)
+            numbers, doubt[first:last] = _odd(part, number, buffered=buffered)
         record[first:last] = np.where(numbers >= 0, numbers + made, -1)
         made += int(numbers.max()) + 1
         at = end
@@ -195,6 +197,19 @@ def _alike(prints: Prints, number: int) -> tuple[np.ndarray, int]:
     places = np.arange(1, total + 1)
     together = np.flatnonzero((places == (so_far + 1) * number) & (so_far < bad))
     return nth, int(together[-1]) + 1 if len(together) else 0
+
+
+def _together(record: np.ndarray, number: int) -> int:
+    """Return the last place where all writers stand at one record, with whole records behind it; 0: nowhere."""
+    total, count = len(record), int(record.max()) + 1
+    first, last = np.full(count, total), np.zeros(count, np.int64)
+    np.minimum.at(first, record, np.arange(total))
+    np.maximum.at(last, record, np.arange(total))
+    whole = np.bincount(record, minlength=count) == number
+    alike = np.convolve(whole, np.ones(_ALIKE), "full")[_ALIKE - 1 :] == _ALIKE  # this one, and those behind it
+    begins = np.minimum.accumulate(first[::-1])[::-1]
+    places = np.flatnonzero(alike[1:] & (np.maximum.accumulate(last)[:-1] < begins[1:]))
+    return int(begins[places[-1] + 1]) if len(places) else total if total >= WINDOW else 0
 
 
 def _sorted(names: np.ndarray) -> np.ndarray:
@@ -304,7 +319,7 @@ def _regular(prints: Prints, starts: np.ndarray, number: int) -> np.ndarray:
     return np.unique(first, return_inverse=True)[1]
 
 
-def _odd(prints: Prints, number: int, *, buffered: bool, marked: bool) -> tuple[np.ndarray, np.ndarray]:
+def _odd(prints: Prints, number: int, *, buffered: bool) -> tuple[np.ndarray, np.ndarray]:
     """Give numbers to the records of prints that are not regular (-1: it cannot be told), and say which are in doubt.
 
     A text of its own that stands there n times is one record, wherever the others stand. What is left (copies that are
@@ -312,8 +327,6 @@ def _odd(prints: Prints, number: int, *, buffered: bool, marked: bool) -> tuple[
     """
     total = len(prints.text)
     doubt = np.zeros(total, np.bool_)
-    if marked:
-        return _by_writers(prints), doubt
     if buffered:
         record = _by_places(prints, number)
         sizes = np.bincount(record)[: -2 * CENSUS // number]
