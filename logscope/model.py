@@ -341,6 +341,7 @@ class Segment:
     ``num_steps``, ``topk``, ``tp_size`` come from it; what the log does not say is None. ``spec_version`` is ``v1``
     or ``v2`` when start-up lines or the rows of the draft's passes tell it, with ``spec_evidence``.
     ``buffered`` is True when prints are seen to be block-buffered (a server line glued to a record's end).
+    ``seen_mixed`` is True when passes stand in each other as only those of several schedulers do.
     """
 
     number: int
@@ -359,9 +360,15 @@ class Segment:
     ready_line: int | None = None
     graphs_captured: bool = False
     buffered: bool = False
+    seen_mixed: bool = False
     writers: int | None = None
     writers_evidence: str | None = None
     notes: list[str] = field(default_factory=list)
+
+    @property
+    def schedulers(self) -> int:
+        """How many schedulers print into the log: ``dp_size``, or 2 where the passes show that one does not."""
+        return self.dp_size if self.dp_size is not None and self.dp_size > 1 else 2 if self.seen_mixed else 1
 
 
 @dataclass(slots=True)

@@ -56,6 +56,9 @@ class Group:
         self._records: Columns | None = None
         self._strays: list[Columns] = []  # whose record cannot be told
         self._known = 0  # passes at the front that are context
+        self._mixed = (
+            False  # passes stood in each other from the start, though nothing says that several schedulers print
+        )
         self._labels: list[tuple[int, int, int]] = []
         self._shown_passes = 0
         self._hidden = NONE
@@ -149,6 +152,7 @@ class Group:
         counted = taken(prints, served) if served.any() else prints
         first = self._as_prints(taken(counted, slice(0, writers.CENSUS)))
         self.number, why = (1, "tp_size is 1") if alone and not enough else writers.count_writers(first, said)
+        self.learned.apart = self.number > 1
         self.buffered = writers.are_buffered(first, self.number)
         if said is None and not self.names and self.number > 1 and len(np.unique(first.text)) < writers.FEW:
             self.number, self.expected = len(first.text), None
@@ -222,6 +226,13 @@ class Group:
         assert told is not None
         of = self.heads.kinds(records["head"])
         self._learn_hidden(of)
+        number, made = cutting.cut(of, np.full(len(of.what), NONE), self._hidden)
+        if self.schedulers == 1 and self.key[1] is None:
+            segment = self.lives.here
+            segment.seen_mixed = segment.seen_mixed or interleaved.stand_mixed(of, made)
+            self._mixed = segment.seen_mixed and not self._known
+            if segment.seen_mixed and not self._mixed:  # what was handed out was cut as one scheduler's
+                records["doubt"] = np.ones(len(of.what), np.bool_)
         if self.schedulers > 1:
             number, still, self._doubts = interleaved.untangle(of, records["key"], self.schedulers)
             records, of, number = self._sorted(of, number)
@@ -232,7 +243,6 @@ class Group:
             total = len(roles)
             ends = total if final or not still.any() else int(np.argmax(still))
         else:
-            number, made = cutting.cut(of, np.full(len(of.what), NONE), self._hidden)
             total = len(made.first)
             ends = total if final else total - 1  # the last one is still printed
         if total <= self._known or (ends <= self._known and not final):
@@ -262,7 +272,8 @@ class Group:
     @property
     def schedulers(self) -> int:
         """How many schedulers print the records of this group without a mark."""
-        return 1 if self.key[1] is not None else (self.lives.here.dp_size or 1)
+        said = 1 if self.key[1] is not None else (self.lives.here.dp_size or 1)
+        return 2 if said == 1 and self._mixed else said
 
     def _learn_hidden(self, of: Kinds) -> None:
         """Learn how wide one state is, from the captures, else from the draft's embeddings."""

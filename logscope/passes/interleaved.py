@@ -34,6 +34,47 @@ if TYPE_CHECKING:
 Columns = dict[str, Any]
 # Why a pass of several schedulers has no phase (phases.WHY).
 _WHOSE = 18
+# How far apart the pieces of one pass stand; how many pairs, and which share of the pieces, tell of two schedulers.
+_APART, _PAIRS, _PAIRED = 8, 4, 0.6
+
+
+def stand_mixed(of: Kinds, made: Passes) -> bool:
+    """Tell whether passes, cut as those of one scheduler, are pieces of passes that stand in each other.
+
+    Then nearly every piece without its end has one without its beginning a few passes behind it, of its model and rows.
+    Lost lines leave pieces, too, but seldom such pairs.
+    """
+    order = order_of(of)
+    begins, ends = order[made.first], order[made.last]
+    head, tail = np.zeros(len(begins), np.bool_), np.zeros(len(begins), np.bool_)
+    for role in (TARGET, DRAFT):
+        mine = made.role == role
+        if mine.any():
+            head |= mine & (ends < _usual(ends[mine]))
+            tail |= mine & (begins > _usual(begins[mine]))
+    waiting: list[int] = []
+    pairs = 0
+    for at in np.flatnonzero(head | tail).tolist():
+        waiting = [one for one in waiting if at - one <= _APART]
+        if tail[at]:
+            rows = made.rows[at]
+            fits = [
+                one
+                for one in waiting
+                if made.role[one] == made.role[at] and ends[one] < begins[at]
+                if at - one > 1 and (rows < 0 or made.rows[one] < 0 or rows == made.rows[one])
+            ]
+            if fits:
+                waiting.remove(fits[0])
+                pairs += 1
+        if head[at]:
+            waiting.append(at)
+    return pairs >= _PAIRS and pairs > _PAIRED * int(head[:-_APART].sum())
+
+
+def _usual(values: np.ndarray) -> int:
+    found, times = np.unique(values, return_counts=True)
+    return int(found[times.argmax()])
 
 
 def untangle(of: Kinds, keys: np.ndarray, schedulers: int) -> tuple[np.ndarray, np.ndarray, list[set[int]]]:

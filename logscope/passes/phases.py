@@ -84,6 +84,8 @@ class Shown(NamedTuple):
 class Learned:
     """What the passes of one scheduler have shown so far.
 
+    apart
+        whether several writers print: lines of one then slip against passes of another.
     drafts, decodes, wide
         draft passes; one directly behind another (several draft steps, printed); one that reads several states.
     version, why
@@ -100,6 +102,7 @@ class Learned:
         how often rows of a target pass were so many times the rows its draft pass kept.
     """
 
+    apart: bool = False
     targets: int = 0
     drafts: int = 0
     decodes: bool = False
@@ -419,7 +422,7 @@ def _alone(of: Shown, learned: Learned, lives: Lives, rule: Callable[..., None])
     rows, tokens = of.rows, of.tokens
     mine = np.flatnonzero(of.role == TARGET)
     named, near = np.zeros(len(rows), np.bool_), np.zeros(len(rows), np.bool_)
-    named[mine], near[mine] = lives.named(of.offset[mine], rows[mine], tokens[mine], REACH)
+    named[mine], near[mine] = lives.named(of.offset[mine], rows[mine], tokens[mine], REACH, apart=learned.apart)
     odd = (rows >= 0) & (tokens > 0) & (rows % np.maximum(tokens, 1) != 0)
     many = (tokens > 0) & (lives.most_running * tokens > 0) & (lives.most_running * tokens < rows)
     every = lives.prefill_lines and learned.targets <= lives.prefill_lines

@@ -246,12 +246,12 @@ class Lives:
         return said
 
     def named(
-        self, offsets: np.ndarray, rows: np.ndarray, tokens: np.ndarray, reach: int
+        self, offsets: np.ndarray, rows: np.ndarray, tokens: np.ndarray, reach: int, *, apart: bool
     ) -> tuple[np.ndarray, np.ndarray]:
         """Tell which target passes a Prefill line names by their rows, and which it may name.
 
         A line stands before its extend, or up to ``reach`` passes behind it: a log has its usual place, which is
-        learned from rows that no verify has. Without it, a line right before a pass names it.
+        learned from rows that no verify has. Without it, a line names a pass where it may name no other.
         """
         may, places = np.zeros(len(offsets), np.bool_), []
         learned: Counter[int] = Counter()
@@ -267,11 +267,11 @@ class Lives:
         known = usual[0][0] if usual and usual[0][1] >= 0.8 * learned.total() else None
         named = np.zeros(len(offsets), np.bool_)
         for at, fits in places:
-            own = [place for place in fits if at - place == (known if known is not None else 0)]
+            own = [place for place in fits if at - place == known]
             if len(fits) == 1 and (known is None or odd[fits[0]] or own):
                 own = fits
             named[own] = True
-        if known is not None:
+        if known is not None and not apart:
             # A line that names the pass in its usual place names no other.
             may = named | np.isin(
                 np.arange(len(offsets)), [p for at, fits in places if at - known not in fits for p in fits]

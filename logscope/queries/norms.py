@@ -232,7 +232,7 @@ def not_told_apart(counts: Counts, buckets: Iterable[Bucket]) -> str | None:
     segments = counts.segments.values()
     if any(segment.server_args.get("enable_dp_attention") for segment in segments):
         return "not judged: with dp attention ranks hold other requests, and idle passes are padded"
-    if any((segment.dp_size or 1) > 1 for segment in segments) and not all(bucket.key.source for bucket in buckets):
+    if any(segment.schedulers > 1 for segment in segments) and not all(bucket.key.source for bucket in buckets):
         return "not judged: several schedulers print unmarked into one log"
     return None
 

@@ -692,8 +692,8 @@ class Life:
                 "under data-parallel attention passes without a request are padded with other rows, and lines without"
                 " a DP rank do not tell them from real ones"
             )
-        if self.fact("unmarked") is not None and (self.segment.dp_size or 1) > 1:
-            several = f"{self.segment.dp_size} schedulers print into this log without a mark"
+        if self.fact("unmarked") is not None and self.segment.schedulers > 1:
+            several = f"{self.segment.schedulers} schedulers print into this log without a mark"
             return f"{several}: their passes are not told apart"
         if self.fact("marked") is None and any(map(_scattered, self.facts.get("shown", {}).values())):
             return (

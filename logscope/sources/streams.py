@@ -205,7 +205,7 @@ class Source:
         self._opened = True
         with contextlib.suppress(OSError, ValueError, AttributeError):  # it may have no descriptor
             widen(stream.fileno())
-            if stream is standard_input() and not seekable():
+            if stream is standard_input() and not stream.seekable():
                 return _pipe_reader(stream.fileno())
 
         def read(_: int) -> bytes:
