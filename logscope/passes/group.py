@@ -56,9 +56,7 @@ class Group:
         self._records: Columns | None = None
         self._strays: list[Columns] = []  # whose record cannot be told
         self._known = 0  # passes at the front that are context
-        self._mixed = (
-            False  # passes stood in each other from the start, though nothing says that several schedulers print
-        )
+        self._mixed = False  # passes stand in each other from the start, though no argument says so
         self._labels: list[tuple[int, int, int]] = []
         self._shown_passes = 0
         self._hidden = NONE
