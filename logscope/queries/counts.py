@@ -9,8 +9,8 @@ counted apart.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from dataclasses import dataclass, field
-from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -25,7 +25,7 @@ from logscope.queries.words import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 MAX_VALUES = 2048
 MAX_SETS = 64
 MAX_PLACES = 8
+# Kinds whose values damage makes up without end.
+_WIDE = frozenset({"set", "cut set", "join", "reason", "kept"})
 # The median of a state is known within this share of its value.
 RELATIVE = 0.0005
 _BIN = math.log((1 + RELATIVE) / (1 - RELATIVE))
@@ -83,30 +85,28 @@ class Seen:
 
 
 class Seens:
-    """What was seen, by kind and value; values beyond a bound are counted under ``left_out``."""
+    """What was seen under a name, by kind and value; values beyond a bound are counted under ``left_out``."""
 
-    __slots__ = ("_kinds", "left_out")
+    __slots__ = ("_kinds", "left_out", "name")
 
-    def __init__(self) -> None:
+    def __init__(self, *name: Any) -> None:
+        self.name = name
         self._kinds: dict[str, dict[Any, Seen]] = {}
         self.left_out: dict[str, int] = {}
 
-    def add(self, kind: str, value: Any, seen: Seen, bound: int = MAX_VALUES) -> None:
+    def add(self, kind: str, value: Any, seen: Seen) -> None:
         """Add one."""
         values = self._kinds.setdefault(kind, {})
-        if value not in values:
-            if len(values) >= bound:
-                self.left_out[kind] = self.left_out.get(kind, 0) + seen.number
-                return
-            values[value] = Seen()
-        values[value].add(seen)
+        if value in values or len(values) < (MAX_SETS if kind in _WIDE else MAX_VALUES):
+            values.setdefault(value, Seen()).add(seen)
+        else:
+            self.left_out[kind] = self.left_out.get(kind, 0) + seen.number
 
     def merge(self, other: Seens) -> None:
         """Add all of another."""
         for kind, values in other._kinds.items():
-            bound = MAX_SETS if kind in ("set", "cut set", "join", "reason") else MAX_VALUES
             for value, seen in values.items():
-                self.add(kind, value, seen, bound)
+                self.add(kind, value, seen)
         for kind, number in other.left_out.items():
             self.left_out[kind] = self.left_out.get(kind, 0) + number
 
@@ -134,6 +134,25 @@ class Seens:
     def first(self, kind: str) -> int | None:
         """Return the first line of a kind."""
         return min((seen.first for seen in self.of(kind).values()), default=None)
+
+
+def add_up(mine: dict[Any, Any], theirs: Mapping[Any, Seens]) -> None:
+    """Add what was seen later, by key; the later part stays as it is."""
+    for key, seens in theirs.items():
+        if key not in mine:
+            mine[key] = type(seens)(*seens.name)
+        mine[key].merge(seens)
+
+
+def tally(owners: Sequence[Seens], kind: str, rows: pl.DataFrame, *values: str) -> None:
+    """Count rows (``owner``: a place in ``owners``, ``line``) by the values of some columns, under a kind."""
+    line = pl.col("line")
+    seen = (pl.len(), line.min().alias("first"), line.max().alias("last"), line.head(MAX_PLACES).alias("places"))
+    for owner, *some, number, first, last, places in (
+        rows.group_by("owner", *values, maintain_order=True).agg(*seen).iter_rows()
+    ):
+        value = tuple(tuple(each) if isinstance(each, list) else each for each in some) or (None,)
+        owners[owner].add(kind, value if len(value) > 1 else value[0], Seen(number, first, last, places))
 
 
 @dataclass(slots=True)
@@ -168,16 +187,11 @@ class Spread:
         """Add the values that follow."""
         self.low, self.high = min(self.low, other.low), max(self.high, other.high)
         self.squares += other.squares
+        self.bins = _merged((self.bins, 1), (other.bins, 1))
         width = max(self.width, other.width)
-        _merge(self.bins, other.bins)
-        while True:
-            stretches: dict[int, tuple[int, float]] = {}
-            for one in (self, other):
-                _merge(stretches, one.stretches, width // one.width)
-            if len(stretches) <= 2 * _STRETCHES:
-                break
+        while len(made := _merged(*((one.stretches, width // one.width) for one in (self, other)))) > 2 * _STRETCHES:
             width *= 2
-        self.stretches, self.width = stretches, width
+        self.stretches, self.width = made, width
 
     @property
     def number(self) -> int:
@@ -221,11 +235,14 @@ def _summed(keys: NDArray[np.int64], values: NDArray[np.float64]) -> dict[int, t
     return dict(zip(known.tolist(), zip(numbers.tolist(), sums.tolist(), strict=True), strict=True))
 
 
-def _merge(into: dict[int, tuple[int, float]], other: dict[int, tuple[int, float]], factor: int = 1) -> None:
-    """Add such sums up, ``factor`` keys as one."""
-    for key, (number, total) in other.items():
-        before = into.get(key // factor, (0, 0.0))
-        into[key // factor] = (before[0] + number, before[1] + total)
+def _merged(*parts: tuple[dict[int, tuple[int, float]], int]) -> dict[int, tuple[int, float]]:
+    """Add such sums up, in each part so many keys as one."""
+    made: dict[int, tuple[int, float]] = {}
+    for sums, factor in parts:
+        for key, (number, total) in sums.items():
+            before = made.get(key // factor, (0, 0.0))
+            made[key // factor] = (before[0] + number, before[1] + total)
+    return made
 
 
 def _mean_of_first(stretches: Iterable[tuple[int, float]], wanted: int) -> float:
@@ -250,11 +267,17 @@ class Cell(Seens):
     __slots__ = ("event", "layer", "prints", "rms", "site")
 
     def __init__(self, event: str, layer: int | None, site: str | None) -> None:
-        super().__init__()
+        super().__init__(event, layer, site)
         self.event, self.layer, self.site = event, layer, site
         self.rms = Spread()
         # norm and first values of its first prints
         self.prints: list[tuple[float | None, ...]] = []
+
+    def merge(self, other: Any) -> None:
+        """Add all of another, values too."""
+        super().merge(other)
+        self.rms.add(other.rms)
+        self.prints = (self.prints + other.prints)[:_NAMED_BY]
 
     @property
     def captured(self) -> bool:
@@ -276,21 +299,24 @@ class Cell(Seens):
 
 
 class Bucket(Seens):
-    """The passes of one key.
+    """The passes of one key; ``marked``: prefixes tell the writers of its records apart.
 
     Kinds: ``pass``, ``incomplete``, ``odd`` (writers differ), ``evidence``, ``reason``, ``rows``; ``set`` and ``cut
     set`` (captured layers of complete and of other passes), ``join`` (states, width), ``differs`` (event,
-    states it says, captured).
+    states it says, captured), ``kept`` (rows, verified rows and where, of draft passes that read fewer than verified).
     """
 
     __slots__ = ("cells", "key", "marked")
 
-    def __init__(self, key: Key, *, marked: bool = False) -> None:
-        super().__init__()
-        self.key = key
-        # whether prefixes tell the writers of its records apart
-        self.marked = marked
+    def __init__(self, key: Key, marked: bool) -> None:
+        super().__init__(key, marked)
+        self.key, self.marked = key, marked
         self.cells: dict[tuple[str, int | None, str | None], Cell] = {}
+
+    def merge(self, other: Any) -> None:
+        """Add all of another, its kinds of records too."""
+        super().merge(other)
+        add_up(self.cells, other.cells)
 
     @property
     def passes(self) -> int:
@@ -362,7 +388,7 @@ class Counts:
         self.segments: dict[tuple[str, int], Segment] = {}
         # capture_plan records: what was asked to be captured, before any pass
         self.plans: list[tuple[str, int, Payload, Place]] = []
-        self.strays: dict[str, int] = {}
+        self.strays: Counter[str] = Counter()
         # what decode lines of a segment say: whether a graph was replayed, and that the server speculates
         self.decode: dict[tuple[str, int], Seens] = {}
 
@@ -382,20 +408,11 @@ class Counts:
         made = cls()
         for part in parts:
             made.segments |= part.segments
-            for key, bucket in part.buckets.items():
-                mine = made.buckets.setdefault(key, Bucket(key, marked=bucket.marked))
-                mine.merge(bucket)
-                for name, cell in bucket.cells.items():
-                    known = mine.cells.setdefault(name, Cell(*name))
-                    known.merge(cell)
-                    known.rms.add(cell.rms)
-                    known.prints = (known.prints + cell.prints)[:_NAMED_BY]
+            add_up(made.buckets, part.buckets)
+            add_up(made.decode, part.decode)
             for plan in part.plans:
                 made._plan(*plan)
-            for event, number in part.strays.items():
-                made.strays[event] = made.strays.get(event, 0) + number
-            for where, said in part.decode.items():
-                made.decode.setdefault(where, Seens()).merge(said)
+            made.strays.update(part.strays)
         return made
 
     # -- one batch ----------------------------------------------------------------------------------------------------
@@ -414,10 +431,11 @@ class Counts:
             for kind, value in (("graph", graph), ("speculating", speculating)):
                 said.add(kind, value, Seen(*seen))
         strays = tables.server.with_row_index("row").filter(pl.col("site").is_not_null())
-        for row, event, file, segment, line in strays.select("row", "event", "file", "segment", "line").iter_rows():
-            if event in self.strays or len(self.strays) < MAX_VALUES:
-                self.strays[event] = self.strays.get(event, 0) + 1
-            if event == "capture_plan" and (payload := tables.payload(row)).usable:
+        self.strays.update(strays["event"].cast(pl.String))
+        for row, file, segment, line in (
+            strays.filter(pl.col("event") == "capture_plan").select("row", "file", "segment", "line").iter_rows()
+        ):
+            if (payload := tables.payload(row)).usable:
                 self._plan(tables.files[file], segment, payload, Place(tables.files[file], line))
 
     def _passes(self, tables: Tables) -> None:
@@ -429,62 +447,49 @@ class Counts:
         # A pass of which only the logits record is printed (a cut edge) is one of the model that this group printed.
         site = pl.when(first["role"].is_not_null()).then(first["site"].cast(pl.String)).alias("site")
         passes = passes.with_columns(site=site).with_columns(pl.col("site").forward_fill().backward_fill().over(where))
-        passes = passes.with_row_index("row")
         of_pass = np.zeros(passes.height, np.int64)
         buckets: list[Bucket] = []
-        for *key, rows in passes.group_by(names, maintain_order=True).agg("row").iter_rows():
+        rows_of = passes.with_row_index("row").group_by(names, maintain_order=True).agg("row")
+        for *key, rows in rows_of.iter_rows():
             key[0], key[2] = tables.files[key[0]], source_name(tables.groups[key[2]])
             prefix = tables.prefixes[tables.prints["prefix"][records["print"][passes["first"][rows[0]]]]]
-            marked = (prefix.pid, prefix.tp_rank, prefix.ep_rank) != (None, None, None)
             of_pass[rows] = len(buckets)
-            buckets.append(Bucket(Key(*key), marked=marked))
+            marked = (prefix.pid, prefix.tp_rank, prefix.ep_rank) != (None, None, None)
+            buckets.append(Bucket(Key(*key), marked))
             self.buckets[buckets[-1].key] = buckets[-1]
-        passes = passes.with_columns(bucket=of_pass)
-        _count_passes(passes, records, buckets)
+        _count_passes(passes.with_columns(owner=of_pass), records, buckets)
         of_record = of_pass[passes["key"].search_sorted(records["pass"]).to_numpy()]
-        cells, of_cell = self._cells(tables, of_record, buckets)
-        _count_values(tables, cells, of_cell)
+        _count_values(tables, *self._cells(tables, of_record, buckets))
 
     def _cells(
         self, tables: Tables, of_record: NDArray[np.int64], buckets: Sequence[Bucket]
     ) -> tuple[list[Cell], NDArray[np.int64]]:
         """Count what records say apart from their values; return the cells, and which one each record belongs to."""
-        columns = tables.records.select("head", "copies", "line").to_dict()
-        head, copies, line = (columns[name].to_numpy().astype(np.int64) for name in ("head", "copies", "line"))
-        codes = (of_record << 48) | (head << 16) | copies
-        _, first, back, sizes = np.unique(codes, return_index=True, return_inverse=True, return_counts=True)
-        lines = np.full(len(first), np.iinfo(np.int64).max)
-        np.minimum.at(lines, back, line)
-        known: dict[int, int] = {}
-        cells: list[Cell] = []
-        of_code = np.zeros(len(first), np.int64)
-        for at in np.argsort(first).tolist():
-            row, number, where = int(first[at]), int(sizes[at]), int(lines[at])
-            bucket, payload = buckets[of_record[row]], tables.heads[head[row]]
+        cells: dict[int, Cell] = {}
+        of_cell = np.zeros(len(of_record), np.int64)
+        table = tables.records.select("head", "copies", "line", bucket=of_record).with_row_index("row")
+        alike = table.group_by("bucket", "head", "copies", maintain_order=True)
+        for at, head, copies, number, line, rows in alike.agg(pl.len(), pl.col("line").min(), "row").iter_rows():
+            bucket, payload, seen = buckets[at], tables.heads[head], Seen(number, line, line)
             name = (payload.event, payload.layer, payload.site)
-            cell = bucket.cells.get(name)
-            if cell is None:
-                cell = bucket.cells[name] = Cell(*name)
-                known[id(cell)] = len(cells)
-                cells.append(cell)
-            of_code[at] = known[id(cell)]
-            seen = Seen(number, where, where)
+            cell = bucket.cells.setdefault(name, Cell(*name))
+            cells.setdefault(id(cell), cell)
+            of_cell[rows] = list(cells).index(id(cell))
             cell.add("record", None, seen)
-            cell.add("copies", int(copies[row]), seen)
+            cell.add("copies", copies, seen)
             if payload.event == "aux_concat":
                 bucket.add("join", (num_aux(payload), payload.width), seen)
             if not payload.usable:
                 cell.add("damaged", None, seen)
                 continue
-            for kind, value in (("mode", payload.mode), ("shape", payload.shape)):
+            embeds = whole_numbers(payload.fields.get("embeds")) if payload.event == "forward" else None
+            said = {"mode": payload.mode, "shape": payload.shape, "embeds": None if embeds is None else tuple(embeds)}
+            for kind, value in said.items():
                 if value is not None:
                     cell.add(kind, value, seen)
-            embeds = whole_numbers(payload.fields.get("embeds")) if payload.event == "forward" else None
-            if embeds is not None:
-                cell.add("embeds", tuple(embeds), seen)
             if payload.event == "capture_plan":
-                self._plan(bucket.key.file, bucket.key.segment, payload, bucket.place(where))
-        return cells, of_code[back]
+                self._plan(bucket.key.file, bucket.key.segment, payload, bucket.place(line))
+        return list(cells.values()), of_cell
 
     # -- what the counts say ------------------------------------------------------------------------------------------
 
@@ -512,33 +517,27 @@ class Counts:
 
 def _count_passes(passes: pl.DataFrame, records: pl.DataFrame, buckets: Sequence[Bucket]) -> None:
     """Count passes by what the table of passes says of them."""
-    line = pl.col("line")
-    seen = (pl.len(), line.min().alias("first_line"), line.max().alias("last_line"), line.head(MAX_PLACES))
-    unnamed = pl.col("captures") - pl.col("layers").list.len()
-    target = passes.filter(pl.col("role") == "target").with_columns(unnamed=unnamed)
-    complete = pl.col("complete")
-
-    def add(kind: str, table: pl.DataFrame, *columns: str) -> None:
-        for bucket, *value, number, first, last, places in (
-            table.group_by("bucket", *columns, maintain_order=True).agg(*seen).iter_rows()
-        ):
-            whole = tuple(value) if len(value) > 1 else value[0] if value else None
-            if kind.endswith("set"):
-                whole = (*value[0], *[None] * value[1])
-            buckets[bucket].add(kind, whole, Seen(number, first, last, places))
-
-    add("pass", passes)
-    add("incomplete", passes.filter(~complete))
-    add("odd", passes.filter(pl.col("differ") > 0))
-    add("evidence", passes, "evidence")
-    add("reason", passes.filter((pl.col("phase") == "unknown") & pl.col("why").is_not_null()), "why")
-    add("rows", passes.filter(pl.col("rows").is_not_null()), "rows")
-    add("set", target.filter(complete), "layers", "unnamed")
-    add("cut set", target.filter(~complete), "layers", "unnamed")
+    complete, unnamed = pl.col("complete"), pl.col("captures") - pl.col("layers").list.len()
+    # A damaged capture has no layer, and is one all the same.
+    target = passes.filter(pl.col("role") == "target").with_columns(
+        pl.col("layers").list.concat(pl.lit(None, pl.Int32).repeat_by(unnamed))
+    )
+    fewer = (
+        (pl.col("phase") == "draft_extend") & (pl.col("during") == "serving") & (pl.col("rows") < pl.col("due_rows"))
+    )
+    tally(buckets, "pass", passes)
+    tally(buckets, "incomplete", passes.filter(~complete))
+    tally(buckets, "odd", passes.filter(pl.col("differ") > 0))
+    tally(buckets, "evidence", passes, "evidence")
+    tally(buckets, "reason", passes.filter((pl.col("phase") == "unknown") & pl.col("why").is_not_null()), "why")
+    tally(buckets, "rows", passes.filter(pl.col("rows").is_not_null()), "rows")
+    tally(buckets, "kept", passes.filter(fewer), "rows", "due_rows", "due_line")
+    tally(buckets, "set", target.filter(complete), "layers")
+    tally(buckets, "cut set", target.filter(~complete), "layers")
     for name, event in (("end", "forward_end"), ("join", "aux_concat")):
         said = target.with_columns(said=records["num_aux"].gather(target[name]), event=pl.lit(event))
-        odd = said.filter(complete & (pl.col("captures") > 0) & (pl.col("said") != pl.col("captures")))
-        add("differs", odd, "event", "said", "captures")
+        odd = complete & (pl.col("captures") > 0) & (pl.col("said") != pl.col("captures"))
+        tally(buckets, "differs", said.filter(odd), "event", "said", "captures")
 
 
 def _count_values(tables: Tables, cells: Sequence[Cell], of_cell: NDArray[np.int64]) -> None:
@@ -546,38 +545,24 @@ def _count_values(tables: Tables, cells: Sequence[Cell], of_cell: NDArray[np.int
     records = tables.records
     norm, usable, total = pl.col("norm"), pl.col("usable"), pl.col("values").list.sum().fill_null(0.0)
     size = (pl.col("rows") * pl.col("width")).cast(pl.Float64)
-    table = records.select(
-        "line", "pass",
-        cell=of_cell,
-        rms=pl.when(size > 0).then(norm / size.sqrt()),
-        finite=usable & norm.is_finite().fill_null(value=False) & total.is_finite(),
-        non_finite=usable & ~(norm.is_finite().fill_null(value=True) & total.is_finite()),
-        without_norm=usable & norm.is_null() & total.is_finite(),
-        zero=(norm == 0) & (pl.col("rows") != 0).fill_null(value=True),
-        derived=pl.col("derived").fill_null(value=False),
-    ).with_row_index("row")  # fmt: skip
-    finite = pl.col("finite")
-    kinds = {
-        "non_finite": pl.col("non_finite"),
-        "without_norm": pl.col("without_norm"),
-        "zero": finite & pl.col("zero"),
-        "derived": finite & pl.col("derived"),
-    }
-    line = pl.col("line")
-    seen = (pl.len(), line.min(), line.max().alias("last"))
-    for kind, wanted in kinds.items():
-        for cell, *number in table.filter(wanted).group_by("cell").agg(*seen).iter_rows():
-            cells[cell].add(kind, None, Seen(*number))
+    finite = usable & norm.is_finite().fill_null(value=False) & total.is_finite()
+    table = records.with_columns(owner=of_cell, rms=pl.when(size > 0).then(norm / size.sqrt())).with_row_index("row")
+    for kind, wanted in {
+        "non_finite": usable & ~(norm.is_finite().fill_null(value=True) & total.is_finite()),
+        "without_norm": usable & norm.is_null() & total.is_finite(),
+        "zero": finite & (norm == 0) & (pl.col("rows") != 0).fill_null(value=True),
+        "derived": finite & pl.col("derived").fill_null(value=False),
+    }.items():
+        tally(cells, kind, table.filter(wanted))
     differing = tables.prints.filter(~pl.col("same"))
-    differing = differing.with_columns(cell=pl.Series(of_cell).gather(differing["record"]))
-    for cell, prefix, *number in differing.group_by("cell", "prefix").agg(*seen).sort("cell", "line").iter_rows():
-        cells[cell].add("variant", writer_label(tables.prefixes[prefix]), Seen(*number))
-    kept = table.filter(finite).sort("cell", maintain_order=True)
-    where, rows, rms, passes = (kept[name].to_numpy() for name in ("cell", "row", "rms", "pass"))
-    begins = np.flatnonzero(np.diff(where, prepend=-1)).tolist()
-    for start, stop in pairwise([*begins, len(where)]):
-        cell, some = cells[where[start]], rows[start : start + _NAMED_BY]
-        sized = ~np.isnan(rms[start:stop])
-        cell.rms = Spread.of(rms[start:stop][sized], passes[start:stop][sized])
-        for one, values in zip(records["norm"][some], records["values"][some].to_list(), strict=True):
-            cell.prints.append((one, *(values or ())))
+    writers = pl.Series([writer_label(prefix) for prefix in tables.prefixes], dtype=pl.String)
+    table_ = differing.select(
+        "line", owner=pl.Series(of_cell).gather(differing["record"]), writer=writers.gather(differing["prefix"])
+    )
+    tally(cells, "variant", table_, "writer")
+    for (owner,), some in table.filter(finite).group_by("owner", maintain_order=True):
+        cell, sized = cells[owner], some.filter(pl.col("rms").is_not_null())
+        cell.rms = Spread.of(sized["rms"].to_numpy(), sized["pass"].to_numpy())
+        cell.prints = [
+            (one, *(values or ())) for one, values in some.select("norm", "values").head(_NAMED_BY).iter_rows()
+        ]
