@@ -378,6 +378,11 @@ class Bucket(Seens):
         return Place(self.key.file, line)
 
 
+def cells_of(buckets: Iterable[Bucket]) -> list[tuple[Bucket, Cell]]:
+    """Return every kind of record of some buckets."""
+    return [(bucket, cell) for bucket in buckets for cell in bucket.cells.values()]
+
+
 class Counts:
     """All of it: buckets and segments in the order they appear, capture plans, debug records of no pass, graphs."""
 

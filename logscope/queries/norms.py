@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from logscope.queries.counts import RELATIVE, Counts, Seens
+from logscope.queries.counts import RELATIVE, Counts, Seens, cells_of
 from logscope.queries.lineage import Lineage
 from logscope.queries.rows import state_row
 from logscope.queries.setup import hidden_sizes
@@ -109,7 +109,7 @@ def _headline(counts: Counts, serving: Sequence[Bucket], apart: Sequence[Bucket]
         bucket, cell = worst
         place = bucket.place(cell.first("non_finite") or 0)
         finite = f"{_named(bucket, cell)} is nan or inf first, at {place}"
-    elif not any(cell.rms.bins for _, cell in _cells(serving or apart)):
+    elif not any(cell.rms.bins for _, cell in cells_of(serving or apart)):
         finite = "no norm is printed"
     parts = [(worst is not None, finite)]
     facts = lineage_facts(lineage)
@@ -128,17 +128,13 @@ def _headline(counts: Counts, serving: Sequence[Bucket], apart: Sequence[Bucket]
     return f"{'' if serving else 'no serving pass; '}{'; '.join(words)}."
 
 
-def _cells(buckets: Iterable[Bucket]) -> list[tuple[Bucket, Cell]]:
-    return [(bucket, cell) for bucket in buckets for cell in bucket.cells.values()]
-
-
 def _named(bucket: Bucket, cell: Cell) -> str:
     return state_name(cell.event, cell.layer, bucket.key.role)
 
 
 def _norm_rows(buckets: Iterable[Bucket], sizes: Sizes) -> list[dict[str, Any]]:
     """Return one row for each kind of record that prints a norm, in the order of the pass."""
-    printed = [each for each in _cells(buckets) if each[1].rms.bins or each[1].of("non_finite") or each[1].of("zero")]
+    printed = [each for each in cells_of(buckets) if each[1].rms.bins or each[1].of("non_finite") or each[1].of("zero")]
     return [state_row(bucket, cell, sizes) | {"site": bucket.key.site} for bucket, cell in printed]
 
 
@@ -201,7 +197,7 @@ def state_lines(counts: Counts, buckets: Sequence[Bucket], lineage: Lineage) -> 
         joined = [Line("unknown", "joined", "no norm of a joined state and its captures is printed")]
     values = [Line("error", "values", said) for said in _non_finite_notes(buckets)]
     values += [Line("warning", "values", said) for said in _zero_notes(buckets)]
-    if not values and any(cell.rms.bins for _, cell in _cells(buckets)):
+    if not values and any(cell.rms.bins for _, cell in cells_of(buckets)):
         values = [Line("ok", "values", "all finite, none zero")]
     elif not values:
         values = [Line("unknown", "values", "no norm is printed")]
@@ -252,7 +248,7 @@ def _reads_line(lineage: Lineage) -> list[Line]:
 
 def _first_non_finite(buckets: Iterable[Bucket]) -> tuple[Bucket, Cell] | None:
     """Return the record kind whose first nan or inf stands first in its file, None when all is finite."""
-    bad = [each for each in _cells(buckets) if each[1].total("non_finite")]
+    bad = [each for each in cells_of(buckets) if each[1].total("non_finite")]
     return min(bad, key=lambda each: (each[1].first("non_finite"), each[0].key.file), default=None)
 
 
@@ -263,7 +259,7 @@ def _non_finite_notes(buckets: Sequence[Bucket]) -> list[str]:
         return []
     bucket, cell = worst
     kind = (*bucket.key[:4], cell.event, cell.layer)
-    same = [other for each, other in _cells(buckets) if (*each.key[:4], other.event, other.layer) == kind]
+    same = [other for each, other in cells_of(buckets) if (*each.key[:4], other.event, other.layer) == kind]
     bad, total = sum(other.total("non_finite") for other in same), sum(other.total("record") for other in same)
     finite, others = (
         [_named(bucket, each) for each in bucket.cells.values()
@@ -272,7 +268,7 @@ def _non_finite_notes(buckets: Sequence[Bucket]) -> list[str]:
     )  # fmt: skip
     after = f", and {and_list(others)} with it" if others else ""
     before = f"; {and_list(finite)} {'stays' if len(finite) == 1 else 'stay'} finite" if finite else ""
-    left_out = count(sum(other.total("non_finite") for _, other in _cells(buckets)), "norm is", "norms are")
+    left_out = count(sum(other.total("non_finite") for _, other in cells_of(buckets)), "norm is", "norms are")
     since = f"since {bucket.place(cell.first('non_finite') or 0)}, in {bad:,} of {count(total, 'pass')}"
     return [f"{_named(bucket, cell)} is nan or inf {since}{after}{before}; {left_out} left out of every statistic"]
 
@@ -282,14 +278,14 @@ def _zero_notes(buckets: Sequence[Bucket]) -> list[str]:
     return [
         f"{_named(bucket, cell)} is all zero in {count(cell.total('zero'), f'{bucket.key.phase} pass')} (first "
         f"{bucket.place(first)})"
-        for bucket, cell in _cells(buckets)
+        for bucket, cell in cells_of(buckets)
         if (first := cell.first("zero")) is not None
     ]
 
 
 def _variant_notes(buckets: Sequence[Bucket], writers: int) -> list[str]:
     """Say that writers differ, in which state first, and who does where prefixes name it; then each kind of state."""
-    cells = [(cell.first("variant"), bucket, cell) for bucket, cell in _cells(buckets)]
+    cells = [(cell.first("variant"), bucket, cell) for bucket, cell in cells_of(buckets)]
     odd = [(first, bucket, cell) for first, bucket, cell in cells if first is not None]
     if not odd:
         return []
