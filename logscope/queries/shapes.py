@@ -13,33 +13,25 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 
 from logscope.model import Place, states
-from logscope.queries.counts import Counts, Seen
+from logscope.queries.counts import Counts, Seens, cells_of
 from logscope.queries.setup import hidden_sizes
 from logscope.queries.tables import TELLING, columns, table
 from logscope.queries.widths import WidthErrors
-from logscope.queries.words import (
-    and_list,
-    axes,
-    count,
-    layer_list,
-    most_common,
-    source_name,
-    span,
-    state_name,
-    width_words,
-)
+from logscope.queries.words import and_list, axes, count, layer_list, source_name, span, state_name, width_words
 from logscope.report import Line, Report
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from logscope.model import Segment
-    from logscope.queries.counts import Bucket, Cell
+    from logscope.queries.counts import Bucket, Cell, Seen
     from logscope.queries.setup import Sizes
     from logscope.report import Context
     from logscope.tables.tables import Tables
 
 MAX_LISTED = 200
+# Extends that are looked at for prompts read in pieces.
+MAX_EXTENDS = 20_000
 # A prompt read in pieces of an unknown size is only claimed for pieces at least this long.
 MIN_CHUNK = 256
 
@@ -49,85 +41,12 @@ _SHAPES, _NOT_SERVING = columns(f"{TELLING} {_SHAPE}"), columns(f"{TELLING} duri
 
 
 @dataclass(slots=True)
-class Extends:
-    """The rows of the extends of one scheduler that follow each other, as far as they may be one prompt in pieces.
-
-    ``lead`` are those before the first border (another pass, or more rows than before), ``trail`` those behind the last
-    one, None without a border; ``closed`` what stands between: rows of the pieces of a prompt, first line -> how often.
-    """
-
-    lead: list[tuple[int, int]] = field(default_factory=list)
-    trail: list[tuple[int, int]] | None = None
-    closed: dict[tuple[int, ...], Seen] = field(default_factory=dict)
-
-    def add(self, rows: int | None, line: int) -> None:
-        """Take the next target pass: its rows where it is an extend."""
-        last = self.lead if self.trail is None else self.trail
-        if rows is None or (last and rows > last[-1][0]):
-            if self.trail is not None:
-                self._close(self.trail)
-            self.trail = []
-        if rows is not None:
-            (self.lead if self.trail is None else self.trail).append((rows, line))
-
-    def merge(self, other: Extends) -> None:
-        """Take what follows."""
-        for rows, line in other.lead:
-            self.add(rows, line)
-        if other.trail is None:
-            return
-        for pieces, seen in other.closed.items():
-            self.closed.setdefault(pieces, Seen()).add(seen)
-        self.add(None, 0)
-        self.trail = list(other.trail)
-
-    def _close(self, passes: list[tuple[int, int]]) -> None:
-        """Split passes of falling rows into prompts: all pieces but the last are equally long."""
-        at = 0
-        while at < len(passes):
-            size = passes[at][0]
-            stop = next((i for i in range(at, len(passes)) if passes[i][0] != size), len(passes))
-            stop = min(stop + (stop - at > 0), len(passes))
-            if stop - at > 1:
-                pieces = tuple(rows for rows, _ in passes[at:stop])
-                if pieces in self.closed or len(self.closed) < MAX_LISTED:
-                    self.closed.setdefault(pieces, Seen()).add(Seen(1, passes[at][1], passes[at][1]))
-            at = stop
-
-    def prompts(self) -> dict[tuple[int, ...], Seen]:
-        """Return the rows of the pieces of every prompt that was read in pieces, as far as the rows tell."""
-        whole = Extends(
-            closed={pieces: Seen(seen.number, seen.first, seen.last) for pieces, seen in self.closed.items()}
-        )
-        for passes in (self.lead, self.trail or []):
-            whole._close(passes)
-        return whole.closed
-
-
-@dataclass(slots=True)
-class Kept:
-    """draft_extend passes of a segment that read fewer rows than were verified, and the clearest of them."""
-
-    passes: int
-    rows: int
-    verified: int
-    verify: Place
-    read: Place
-
-    @property
-    def clear(self) -> bool:
-        """True for the example a reader stumbles over: 3 rows beside 4."""
-        return self.rows == self.verified - 1
-
-
-@dataclass(slots=True)
 class Part:
-    """What a batch contributes."""
+    """What a batch contributes; ``extends``: rows and line of the target's extends in order, None for other passes."""
 
     counts: Counts = field(default_factory=Counts)
     errors: WidthErrors = field(default_factory=WidthErrors)
-    kept: dict[tuple[str, int], Kept] = field(default_factory=dict)
-    extends: dict[tuple[str, int, str], Extends] = field(default_factory=dict)
+    extends: dict[tuple[str, int, str], list[tuple[int | None, int]]] = field(default_factory=dict)
 
 
 class Shapes:
@@ -135,25 +54,23 @@ class Shapes:
 
     def partial(self, tables: Tables) -> Part:
         """Count a batch."""
-        part = Part(Counts.of(tables), WidthErrors.of(tables), _kept(tables))
-        target = tables.passes.filter(pl.col("role") == "target")
+        part = Part(Counts.of(tables), WidthErrors.of(tables))
+        names = ("file", "segment", "group")
         rows = pl.when(pl.col("phase") == "extend").then("rows")
-        for file, segment, group, number, line in target.select("file", "segment", "group", rows, "line").iter_rows():
+        target = tables.passes.filter(pl.col("role") == "target").select(*names, "line", rows=rows)
+        border = pl.col("rows").is_null() & pl.col("rows").shift(fill_value=0).over(names).is_null()
+        for file, segment, group, line, number in target.filter(~border).iter_rows():
             where = (tables.files[file], segment, source_name(tables.groups[group]))
-            part.extends.setdefault(where, Extends()).add(number, line)
+            part.extends.setdefault(where, []).append((number, line))
         return part
 
     def combine(self, parts: Sequence[Part]) -> Part:
         """Add batches up."""
         made = Part(Counts.sum(part.counts for part in parts), WidthErrors.sum(part.errors for part in parts))
         for part in parts:
-            for where, kept in part.kept.items():
-                known = made.kept.get(where)
-                best = kept if known is None or (kept.clear and not known.clear) else known
-                passes = kept.passes + (known.passes if known is not None else 0)
-                made.kept[where] = Kept(passes, best.rows, best.verified, best.verify, best.read)
-            for group, extends in part.extends.items():
-                made.extends.setdefault(group, Extends()).merge(extends)
+            for where, extends in part.extends.items():
+                known = made.extends.setdefault(where, [])
+                known += extends[: MAX_EXTENDS - len(known)]
         return made
 
     def report(self, part: Part, context: Context) -> Report:
@@ -161,20 +78,21 @@ class Shapes:
         return _Answer(part, context).report()
 
 
-def _kept(tables: Tables) -> dict[tuple[str, int], Kept]:
-    """Return by segment the served passes of the draft that read fewer rows than the target verified before them."""
-    fewer = (
-        (pl.col("phase") == "draft_extend") & (pl.col("during") == "serving") & (pl.col("rows") < pl.col("due_rows"))
-    )
-    found = {}
-    for (file, segment), some in tables.passes.filter(fewer).group_by("file", "segment", maintain_order=True):
-        clear = some.filter(pl.col("rows") == pl.col("due_rows") - 1)
-        rows, verified, due, line = (
-            (clear if clear.height else some).select("rows", "due_rows", "due_line", "line").row(0)
-        )
-        name = tables.files[file]
-        found[name, segment] = Kept(some.height, rows, verified, Place(name, due), Place(name, line))
-    return found
+def _prompts(extends: Sequence[tuple[int | None, int]]) -> Iterable[tuple[tuple[int, ...], int]]:
+    """Yield the rows of the pieces of every prompt that may have been read in pieces, and its first line.
+
+    All pieces but the last are equally long; another pass, or more rows than before, is a border.
+    """
+    pieces: list[int] = []
+    first = 0
+    for rows, line in (*extends, (None, 0)):
+        if pieces and (rows is None or rows > pieces[-1] or pieces[-1] < pieces[0]):
+            if len(pieces) > 1:
+                yield tuple(pieces), first
+            pieces = []
+        if rows is not None:
+            first = first if pieces else line
+            pieces.append(rows)
 
 
 class _Answer:
@@ -191,25 +109,22 @@ class _Answer:
         report = Report("shapes", "", accounting=context.accounting)
         kinds = [row for bucket in buckets or apart for row in self._kind_rows(bucket)]
         report.tables["kinds"] = table(_KINDS, kinds, title="what each width is, and what its rows are")
-        rows, left_out = self._shape_rows(buckets, ())
+        rows, left_out = self._shape_rows(buckets)
         caption = f"{left_out:,} further shapes are counted in the table above only." if left_out else None
         report.tables["shapes"] = table(_SHAPES, rows, title="every shape while serving", caption=caption)
-        others, _ = self._shape_rows(apart, ("during",))
-        if others:
-            report.tables["not_serving"] = table(
-                _NOT_SERVING, others, title="in warm-up and graph capture (dummy input)"
-            )
-        errors = [said for _, said in self._part.errors.words(counts, sizes)]
-        report.notes = [*errors, *self._explanations()]
+        if others := self._shape_rows(apart)[0]:
+            title = "in warm-up and graph capture (dummy input)"
+            report.tables["not_serving"] = table(_NOT_SERVING, others, title=title)
+        errors, explained = [said for _, said in self._part.errors.words(counts, sizes)], self._explanations()
+        report.notes = [*errors, *explained]
         report.headline = _headline(buckets or apart, sizes, serving=bool(buckets))
         report.facts = {"hidden": sizes.facts(), "shapes": len(rows) + left_out}
         lines = [Line("error", "width", said) for said in errors]
         lines.append(Line("ok" if sizes else "unknown", "shapes", report.headline))
         report.screen = [context.heading(), "", *map(context.short, lines)]
-        if kinds:
-            report.screen += ["", table(_KINDS, kinds)]
-        explained = [context.short(Line(None, "note", said)) for said in report.notes[len(errors) :][:2]]
-        report.screen += ["", *explained] if explained else []
+        report.screen += ["", table(_KINDS, kinds)] if kinds else []
+        notes = [context.short(Line(None, "note", said)) for said in explained[:2]]
+        report.screen += ["", *notes] if notes else []
         report.next = context.command("captures")
         return report
 
@@ -240,50 +155,41 @@ class _Answer:
         """Say in words what a row of this kind is, as far as the set-up tells."""
         key, mode = bucket.key, cell.mostly("mode")
         if mode in ("LAST", "1") and key.role == "draft":
-            if key.phase == "decode":
-                return f"all rows (mode {mode})"
-            return f"the last row of each request (mode {mode})"
+            return f"{'all rows' if key.phase == 'decode' else 'the last row of each request'} (mode {mode})"
         segment = self._counts.segments.get(key[:2])
-        draft_tokens = segment.num_draft_tokens if segment is not None else None
-        topk = segment.topk if segment is not None else None
-        tokens = f"{draft_tokens} draft tokens" if draft_tokens is not None else "draft tokens"
-        if key.phase == "decode":
-            return "requests" if key.role == "target" else f"requests x topk{'' if topk is None else f' {topk}'}"
-        if key.phase == "draft_extend" and key[:2] in self._part.kept:
-            return "accepted tokens only"
+        tokens = "draft tokens" if segment is None or segment.num_draft_tokens is None else (
+            f"{segment.num_draft_tokens} draft tokens"
+        )  # fmt: skip
+        topk = "" if segment is None or segment.topk is None else f" {segment.topk}"
         fixed = {
+            "decode": "requests" if key.role == "target" else f"requests x topk{topk}",
             "extend": "new tokens of the prompts",
             "verify": f"requests x {tokens}",
-            "draft_extend": f"requests x {tokens}",
+            "draft_extend": "accepted tokens only" if self._kept(*key[:2]) else f"requests x {tokens}",
         }
         return fixed.get(key.phase, "not known")
 
-    def _shape_rows(self, buckets: Iterable[Bucket], more: tuple[str, ...]) -> tuple[list[dict[str, Any]], int]:
+    def _kept(self, file: str, segment: int) -> dict[tuple[int, ...], Seen]:
+        """Return what draft passes read that kept accepted rows only: rows, verified rows and where these stand."""
+        kept = Seens()
+        for bucket in self._counts.buckets.values():
+            for value, seen in bucket.of("kept").items() if bucket.key[:2] == (file, segment) else ():
+                kept.add("kept", value, seen)
+        return kept.of("kept")
+
+    def _shape_rows(self, buckets: Iterable[Bucket]) -> tuple[list[dict[str, Any]], int]:
         """Return one row per distinct shape of a run, by width and rows, and how many are left out."""
         found: dict[tuple[Any, ...], dict[str, Any]] = {}
         left_out = 0
-        for bucket in buckets:
-            key, hidden = bucket.key, self._sizes.of(bucket)
-            cells = bucket.cells.values()
-            entries = [
-                (shape, cell_name(cell, key.role), seen) for cell in cells for shape, seen in cell.of("shape").items()
-            ]
-            entries += [(shape, "embeds", seen) for cell in cells for shape, seen in cell.of("embeds").items()]
-            left_out += sum(cell.left_out.get("shape", 0) for cell in cells)
-            for shape, name, seen in entries:
-                named = axes(shape, hidden)
-                row = found.setdefault(
-                    (*key[:3], named, *(getattr(key, field_) for field_ in more)),
-                    {
-                        **{name: getattr(key, name) for name in ("file", "segment", "source", "during")},
-                        "shape": named,
-                        "sizes": list(shape),
-                        "seen_as": {},
-                        "phases": {},
-                        "count": 0,
-                        "line": seen.first,
-                    },
-                )
+        for bucket, cell in cells_of(buckets):
+            key, name = bucket.key, cell_name(cell, bucket.key.role)
+            left_out += cell.left_out.get("shape", 0)
+            said = [(name, each) for each in cell.of("shape").items()]
+            for name, (shape, seen) in [*said, *(("embeds", each) for each in cell.of("embeds").items())]:
+                named = axes(shape, self._sizes.of(bucket))
+                where = {each: getattr(key, each) for each in ("file", "segment", "source", "during")}
+                told = {"sizes": list(shape), "seen_as": {}, "phases": {}, "count": 0, "line": seen.first}
+                row = found.setdefault((*where.values(), named), {**where, "shape": named, **told})
                 row["count"] += seen.number
                 row["line"] = min(row["line"], seen.first)
                 row["seen_as"][name] = None
@@ -291,8 +197,7 @@ class _Answer:
         rows = sorted(found.values(), key=lambda row: (row["file"], row["segment"], row["sizes"][::-1]))
         for row in rows:
             row["first"] = str(Place(row["file"], row["line"]))
-            row["seen_as"] = ", ".join(row["seen_as"])
-            row["phases"] = ", ".join(row["phases"])
+            row |= {name: ", ".join(row[name]) for name in ("seen_as", "phases")}
         return rows[:MAX_LISTED], left_out + max(0, len(rows) - MAX_LISTED)
 
     # -- what needs words ---------------------------------------------------------------------------------------------
@@ -323,15 +228,18 @@ class _Answer:
                 f"= 1 request x {draft_tokens} draft tokens, and {draft_tokens} states{named} stand side by side in one"
                 f" row{f' of {draft_tokens * hidden}' if hidden else ''}"
             )
-        kept = self._part.kept.get(where)
-        if kept is not None:
-            read = f"verify reads {count(kept.verified, 'row')}"
+        if kept := self._kept(*where):
+            # A reader stumbles over 3 rows beside 4.
+            clear = next((each for each in kept if each[0] == each[1] - 1), next(iter(kept)))
+            rows, verified, line = clear
+            read = f"verify reads {count(verified, 'row')}"
             if draft_tokens:
-                read = f"verify reads {count(kept.verified // draft_tokens, 'request')} x {draft_tokens} draft tokens"
+                read = f"verify reads {count(verified // draft_tokens, 'request')} x {draft_tokens} draft tokens"
+            passes = sum(bucket.total("kept") for bucket in buckets)
             notes.append(
-                f"{kept.verified} rows and {count(kept.rows, 'row')} of the same width differ in rows, not in states: "
-                f"{read} ({kept.verify}), draft_extend kept {count(kept.rows, 'accepted row')} ({kept.read}); so in "
-                f"{count(kept.passes, 'pass')} (spec v1)"
+                f"{verified} rows and {count(rows, 'row')} of the same width differ in rows, not in states: {read} "
+                f"({Place(segment.file, line)}), draft_extend kept {count(rows, 'accepted row')} "
+                f"({Place(segment.file, kept[clear].first)}); so in {count(passes, 'pass')} (spec v1)"
             )
         target, draft = (_usual_join(buckets, role) for role in ("target", "draft"))
         if target is not None and draft is not None and target != draft:
@@ -352,22 +260,22 @@ class _Answer:
     def _pieces(self, segment: Segment) -> list[str]:
         """Say when several extends are one prompt that was read in pieces."""
         size = segment.server_args.get("chunked_prefill_size")
-        prompts: dict[tuple[int, ...], Seen] = {}
-        for key, extends in self._part.extends.items():
-            for pieces, seen in extends.prompts().items() if key[:2] == (segment.file, segment.number) else ():
-                if pieces[0] == size or (size is None and pieces[0] >= MIN_CHUNK and pieces[1] == pieces[0]):
-                    prompts.setdefault(pieces, Seen()).add(seen)
+        prompts = [
+            (line, pieces)
+            for key, extends in self._part.extends.items() if key[:2] == (segment.file, segment.number)
+            for pieces, line in _prompts(extends)
+            if pieces[0] == size or (size is None and pieces[0] >= MIN_CHUNK and pieces[1] == pieces[0])
+        ]  # fmt: skip
         if not prompts:
             return []
-        pieces, seen = min(prompts.items(), key=lambda each: each[1].first)
-        times = sum(each.number for each in prompts.values())
+        line, pieces = min(prompts)
         how = f"chunked_prefill_size is {size}" if size is not None else "they follow each other and are equally long"
-        place = Place(segment.file, seen.first)
-        return [
-            f"{len(pieces)} extend passes of {span(min(pieces), max(pieces))} rows from {place} are one prompt of "
-            f"{sum(pieces):,} rows read in pieces ({how}), not more captures; norms of pieces add in quadrature"
-            + (f"; so {times} times" if times > 1 else "")
-        ]
+        rows, place = f"{span(min(pieces), max(pieces))} rows", Place(segment.file, line)
+        said = (
+            f"{len(pieces)} extend passes of {rows} from {place} are one prompt of {sum(pieces):,} rows read in pieces "
+            f"({how}), not more captures; norms of pieces add in quadrature"
+        )
+        return [said + (f"; so {len(prompts)} times" if len(prompts) > 1 else "")]
 
 
 def _between(counts: Counts) -> list[str]:
@@ -407,12 +315,12 @@ def cell_name(cell: Cell, role: str) -> str:
 
 def _usual_join(buckets: list[Bucket], role: str) -> int | None:
     """Return the usual width of the ``aux_concat`` of one model."""
-    widths: dict[int, int] = {}
+    widths = Seens()
     for bucket in buckets:
-        for (_, width), number in bucket.numbers("join").items() if bucket.key.role == role else ():
+        for (_, width), seen in bucket.of("join").items() if bucket.key.role == role else ():
             if width is not None:
-                widths[width] = widths.get(width, 0) + number
-    usual: int | None = most_common(widths)
+                widths.add("width", width, seen)
+    usual: int | None = widths.mostly("width")
     return usual
 
 
