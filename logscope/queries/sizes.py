@@ -19,25 +19,9 @@ if TYPE_CHECKING:
 SIZE_EVENTS = frozenset({"matmul_mismatch", "size_mismatch", "weight_shape_mismatch"})
 
 # Vocabulary sizes of models in use: a width that is one of them may be logits, whatever it is a multiple of.
-VOCABULARIES = frozenset(
-    {
-        32000,
-        32064,
-        50257,
-        102400,
-        128256,
-        129280,
-        131072,
-        151552,
-        151936,
-        152064,
-        163840,
-        200064,
-        201088,
-        256000,
-        262144,
-    }
-)
+VOCABULARIES = frozenset((
+    32000, 32064, 50257, 102400, 128256, 129280, 131072, 151552, 151936, 152064, 163840, 200064, 201088, 256000, 262144,
+))  # fmt: skip
 # "captured 2 of 3 aux hidden states"; "The model captured 2 aux hidden states, but --return-... names 3 layers".
 _COUNTED = re.compile(
     r"captured (?P<got>\d{1,4}) of (?P<want>\d{1,4}) aux hidden states"
@@ -100,24 +84,40 @@ def explain_sizes(
     """
     if event == "weight_shape_mismatch":
         return _weights(fields, hidden)
-    if loading:
-        sizes = [
-            _whole(fields.get(key)) for key in (("a", "b") if event == "size_mismatch" else ("got_width", "want_width"))
-        ]
-        return _loaded(sizes[0], sizes[1], fields.get("dimension")) if event in SIZE_EVENTS else None
-    if event == "matmul_mismatch":
-        got, want, rows, out = (_whole(fields.get(key)) for key in ("got_width", "want_width", "rows", "out_width"))
-        if got is None or want is None:
-            return None
-        return _matmul(got, want, rows, out, hidden, hidden_from)
-    first, second = _whole(fields.get("a")), _whole(fields.get("b"))
-    if event != "size_mismatch" or first is None or second is None:
+    matmul, out, rows = event == "matmul_mismatch", _whole(fields.get("out_width")), _whole(fields.get("rows"))
+    got, want = (_whole(fields.get(name)) for name in (("got_width", "want_width") if matmul else ("b", "a")))
+    if event not in SIZE_EVENTS or got is None or want is None:
         return None
-    # "Expected size a but got size b" names its sides; "size of tensor a must match b" does not.
-    named = "tensor" in fields
-    if not named and first in delivered and second not in delivered:
-        first, second = second, first
-    return _tensors(second, first, named=named, seen=second in delivered, hidden=hidden, hidden_from=hidden_from)
+    if loading:
+        return _loaded(*((got, want) if matmul else (want, got)), fields.get("dimension"))
+    # "Expected size a but got size b" names its sides, as a matrix product does; "size of tensor a must match b" does
+    # not.
+    named = matmul or "tensor" in fields
+    if not named and want in delivered and got not in delivered:
+        got, want = want, got
+    seen = not matmul and got in delivered
+    unit, known = _unit(got, want, hidden, hidden_from, out if matmul else None)
+    came, due = multiple(got, unit), multiple(want, unit)
+    parts = [f"expected {due}, got {came}" if named else f"{due} against {came}"]
+    if matmul:
+        gives = f" and gives {out}" if out is not None else ""
+        parts = [f"the input is {came} wide, the weight takes {due}{gives}"]
+    if unit is not None:
+        states = _states_words(got // unit, want // unit)
+        parts.append(states if named or seen else f"{count(want // unit, 'state')} against {got // unit}")
+        parts += [f"the log prints a joined state {got} wide, so that side was delivered"] * seen
+        parts.append(f"{unit} is {known}")
+    elif matmul:
+        parts.append("the two widths are no multiples of one hidden size")
+    elif max(got, want) < _SMALLEST_HIDDEN:
+        parts.append("too small for widths of hidden states; both may count rows (tokens)")
+    parts += _vocabulary(got, want)
+    rows = rows if matmul else None
+    if rows is not None:
+        alike = f" ({rows} = {rows // unit} x {unit} by accident)" if unit is not None and rows % unit == 0 else ""
+        parts.append(f"{rows} counts rows, not a width{alike}, and is not the problem")
+    had, asked = (None, None) if unit is None else (got // unit, want // unit)
+    return SizeReading("; ".join(parts), came, due, had, asked, unit, known, rows)
 
 
 def explain_count(message: str) -> SizeReading | None:
@@ -150,9 +150,8 @@ def _unit(
         (out, "the width the weight gives"),
         (gcd(got, want), "the largest number that divides both"),
     ):
-        if unit is not None and unit >= _SMALLEST_HIDDEN and got % unit == 0 and want % unit == 0:
-            if max(got, want) // unit > _MOST_STATES:
-                continue
+        fits = unit is not None and unit >= _SMALLEST_HIDDEN and got % unit == 0 and want % unit == 0
+        if unit is not None and fits and max(got, want) // unit <= _MOST_STATES:
             return unit, known
     return None, None
 
@@ -160,46 +159,6 @@ def _unit(
 def multiple(width: int, unit: int | None) -> str:
     """Return ``3 x 4096 = 12288``, or the bare number when it is no multiple."""
     return str(width) if unit is None or width % unit else f"{width // unit} x {unit} = {width}"
-
-
-def _matmul(
-    got: int, want: int, rows: int | None, out: int | None, hidden: int | None, hidden_from: str | None
-) -> SizeReading:
-    unit, known = _unit(got, want, hidden, hidden_from, out)
-    gives = f" and gives {out}" if out is not None else ""
-    parts = [f"the input is {multiple(got, unit)} wide, the weight takes {multiple(want, unit)}{gives}"]
-    if unit is not None:
-        parts.append(_states_words(got // unit, want // unit))
-        parts.append(f"{unit} is {known}")
-    else:
-        parts.append("the two widths are no multiples of one hidden size")
-    parts.extend(_vocabulary(got, want))
-    if rows is not None:
-        parts.append(_rows_words(rows, unit))
-    return _reading(parts, got, want, unit, known, rows)
-
-
-def _reading(
-    parts: list[str], got: int, want: int, unit: int | None, known: str | None, rows: int | None = None
-) -> SizeReading:
-    """Return two sizes read as a number of states each, where there is a unit."""
-    return SizeReading(
-        text="; ".join(parts),
-        got=multiple(got, unit),
-        want=multiple(want, unit),
-        got_states=None if unit is None else got // unit,
-        want_states=None if unit is None else want // unit,
-        unit=unit,
-        unit_from=known,
-        rows=rows,
-    )
-
-
-def _rows_words(rows: int, unit: int | None) -> str:
-    alike = ""
-    if unit is not None and rows % unit == 0:
-        alike = f" ({rows} = {rows // unit} x {unit} by accident)"
-    return f"{rows} counts rows, not a width{alike}, and is not the problem"
 
 
 def _states_words(got: int, want: int) -> str:
@@ -223,48 +182,17 @@ def _vocabulary(*widths: int) -> list[str]:
     return [f"{' and '.join(found)} {what} in use: logits would be as wide"]
 
 
-def _tensors(
-    got: int, want: int, *, named: bool, seen: bool, hidden: int | None, hidden_from: str | None
-) -> SizeReading:
-    unit, known = _unit(got, want, hidden, hidden_from, None)
-    due, came = multiple(want, unit), multiple(got, unit)
-    parts = [f"expected {due}, got {came}" if named else f"{due} against {came}"]
-    if unit is not None:
-        if named or seen:
-            parts.append(_states_words(got // unit, want // unit))
-        else:
-            parts.append(f"{count(want // unit, 'state')} against {got // unit}")
-        if seen:
-            parts.append(f"the log prints a joined state {got} wide, so that side was delivered")
-        parts.append(f"{unit} is {known}")
-    elif max(got, want) < _SMALLEST_HIDDEN:
-        parts.append("too small for widths of hidden states; both may count rows (tokens)")
-    parts.extend(_vocabulary(got, want))
-    return _reading(parts, got, want, unit, known)
-
-
-def _loaded(first: int | None, second: int | None, dimension: Any) -> SizeReading | None:
+def _loaded(first: int, second: int, dimension: Any) -> SizeReading:
     """Compare one axis of two weights: what a checkpoint holds, and what the parameter it is loaded into takes."""
-    if first is None or second is None:
-        return None
-    least, most = sorted((first, second))
-    text = f"while weights are loaded: {first} against {second}" + (
-        "" if dimension is None else f" on axis {dimension}"
-    )
-    if most % least == 0:
-        factor = most // least
-        held = {
-            2: "two values of 4 bits in a byte",
-            4: "four values of 8 bits in 32",
-            8: "eight values of 4 bits in 32",
-        }
-        packed = f" ({held[factor]})" if factor in held else ""
-        text += (
-            f", a factor of {factor}: packing{packed}, or a weight that is sharded over {factor} ranks on one side only"
-        )
-    else:
-        text += ": another layout of the checkpoint, or a weight that is sharded on one side only"
-    return SizeReading(text, str(second), str(first))
+    axis = "" if dimension is None else f" on axis {dimension}"
+    factor, rest = divmod(max(first, second), min(first, second))
+    held = {2: "two values of 4 bits in a byte", 4: "four values of 8 bits in 32", 8: "eight values of 4 bits in 32"}
+    packed = f" ({held[factor]})" if factor in held else ""
+    said = (
+        ": another layout of the checkpoint, or a weight that is sharded on one side only" if rest else
+        f", a factor of {factor}: packing{packed}, or a weight that is sharded over {factor} ranks on one side only"
+    )  # fmt: skip
+    return SizeReading(f"while weights are loaded: {first} against {second}{axis}{said}", str(second), str(first))
 
 
 def _weights(fields: Mapping[str, Any], hidden: int | None) -> SizeReading | None:

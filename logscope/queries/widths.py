@@ -6,8 +6,8 @@ many or missing from the captures before them. It must not know contracts: what 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import polars as pl
 
@@ -24,13 +24,11 @@ if TYPE_CHECKING:
     from logscope.tables.tables import Tables
 
 MAX_KEPT = 64
-_SIZES = ("matmul_mismatch", "size_mismatch")
 # (layer, line) of the hidden captures of one target pass.
 Captured = list[tuple[int | None, int]]
 
 
-@dataclass(frozen=True, slots=True)
-class Wrong:
+class Wrong(NamedTuple):
     """One width that did not fit: what the message says, where, and what the target pass before it captured."""
 
     event: str
@@ -42,11 +40,8 @@ class Wrong:
     @property
     def key(self) -> tuple[Any, ...]:
         """What tells it from another."""
-        return (
-            self.place.file,
-            self.segment,
-            *(self.fields.get(name) for name in ("got_width", "want_width", "a", "b")),
-        )
+        sizes = [self.fields.get(name) for name in ("got_width", "want_width", "a", "b")]
+        return (self.place.file, self.segment, *sizes)
 
 
 @dataclass(slots=True)
@@ -59,32 +54,32 @@ class WidthErrors:
     @classmethod
     def of(cls, tables: Tables) -> WidthErrors:
         """Find those of a batch."""
-        made = cls()
-        passes = tables.passes.filter(pl.col("role") == "target")
-        columns = passes.select("file", "segment", "line", "first", "last")
+        passes = tables.passes.filter(pl.col("role") == "target").select("file", "segment", "line", "first", "last")
+        last = {
+            (tables.files[file], segment): _captured(tables, some.tail(1)) or []
+            for (file, segment), some in passes.group_by("file", "segment")
+        }
         errors: dict[tuple[Any, ...], Wrong] = {}
         for error in sorted([*_lines(tables), *_fc_calls(tables)], key=lambda one: one.place.line):
             errors.setdefault(error.key, error)
+        found = []
         for error in list(errors.values())[:MAX_KEPT]:
             here = (pl.col("file") == tables.files.index(error.place.file)) & (pl.col("segment") == error.segment)
-            before = columns.filter(here & (pl.col("line") < error.place.line)).tail(1)
-            made.found.append(replace(error, before=_captured(tables, before)))
-        for (file, segment), some in columns.group_by("file", "segment"):
-            made.last[tables.files[file], segment] = _captured(tables, some.tail(1)) or []
-        return made
+            before = passes.filter(here & (pl.col("line") < error.place.line)).tail(1)
+            found.append(error._replace(before=_captured(tables, before)))
+        return cls(found, last)
 
     @classmethod
     def sum(cls, parts: Iterable[WidthErrors]) -> WidthErrors:
         """Return those of several batches, in their order."""
-        made = cls()
+        made: dict[tuple[Any, ...], Wrong] = {}
+        last: dict[tuple[str, int], Captured] = {}
         for part in parts:
-            known = {error.key for error in made.found}
             for error in part.found:
-                if error.key not in known and len(made.found) < MAX_KEPT:
-                    before = made.last.get((error.place.file, error.segment)) if error.before is None else error.before
-                    made.found.append(replace(error, before=before))
-            made.last |= part.last
-        return made
+                before = last.get((error.place.file, error.segment)) if error.before is None else error.before
+                made.setdefault(error.key, error._replace(before=before))
+            last |= part.last
+        return cls(list(made.values())[:MAX_KEPT], last)
 
     def words(self, counts: Counts, sizes: Sizes) -> list[tuple[Wrong, str]]:
         """Explain each that is a matter of states: which came, which were due, and that rows are not states."""
@@ -108,7 +103,8 @@ class WidthErrors:
 
 def _lines(tables: Tables) -> Iterable[Wrong]:
     """Yield the size errors that are raised."""
-    wanted = tables.server.with_row_index("row").filter(pl.col("event").cast(pl.String).is_in(list(_SIZES)))
+    sizes = pl.col("event").cast(pl.String).is_in(["matmul_mismatch", "size_mismatch"])
+    wanted = tables.server.with_row_index("row").filter(sizes)
     for row, file, segment, line in wanted.select("row", "file", "segment", "line").iter_rows():
         payload = tables.payload(row)
         yield Wrong(payload.event, payload.fields, Place(tables.files[file], line), segment)
@@ -141,14 +137,13 @@ def _words(wrong: Wrong, reading: SizeReading, counts: Counts, *, known: bool) -
     got, want, unit = reading.got_states, reading.want_states, reading.unit
     if got is None or want is None or unit is None:
         return f"{reading.got} arrived where {reading.want} was due ({wrong.place}){rows}"
-    arrived = f"{got * unit} = {count(got, 'state')} x {unit}"
-    wanted = f"{want * unit} = {count(want, 'state')} x {unit}"
+    arrived, due = (f"{number * unit} = {count(number, 'state')} x {unit}" for number in (got, want))
     plan = next((plan for plan in counts.plans if plan[:2] == (wrong.place.file, wrong.segment)), None)
     requested = whole_numbers(plan[2].fields.get("layers_to_capture")) if plan is not None else None
     which = _which(got, want, wrong.before, requested)
     unit_from = "" if known else f"; {unit} is {reading.unit_from}"
     also = f"; {got * unit} is also a vocabulary size in use" if got * unit in VOCABULARIES else ""
-    return f"{arrived} arrived where {wanted} was due ({wrong.place}): {which}{rows}{unit_from}{also}"
+    return f"{arrived} arrived where {due} was due ({wrong.place}): {which}{rows}{unit_from}{also}"
 
 
 def _which(got: int, want: int, before: Captured | None, requested: Sequence[int] | None) -> str:
