@@ -8,6 +8,7 @@ that belongs to different runs, models or sources.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -22,14 +23,15 @@ from logscope.queries.captures import (
     captured_layers,
     captured_words,
     copies_notes,
+    hidden_lines,
     mode_notes,
     unknown_notes,
 )
-from logscope.queries.counts import Counts
+from logscope.queries.counts import Counts, Seen, Seens, add_up, cells_of
 from logscope.queries.lineage import Lineage
 from logscope.queries.norms import lineage_facts, lineage_notes, not_told_apart, state_lines
 from logscope.queries.rows import joined_words, pass_row, same_states, state_row
-from logscope.queries.setup import graphs, hidden_by_graphs, hidden_sizes
+from logscope.queries.setup import graphs, hidden_sizes
 from logscope.queries.tables import TELLING, columns, table, without_empty
 from logscope.queries.widths import WidthErrors
 from logscope.queries.words import EMBEDDING, and_list, count, layer_list, most_common, span
@@ -97,24 +99,19 @@ _ORIGINS = columns("file! origin=from! fetched! copy")
 
 
 @dataclass(slots=True)
-class Trouble:
-    """One kind of error of a segment: how often, where first, and what it says there."""
-
-    number: int
-    place: Place
-    words: str
-
-
-@dataclass(slots=True)
 class Part:
-    """What a batch contributes. ``signs``: the distinct lines that tell the release, by segment and what tells it."""
+    """What a batch contributes.
+
+    ``trouble``: what errors of a file, segment and event say, each with its places; ``signs``: the distinct lines that
+    tell the release, by segment and what tells it.
+    """
 
     counts: Counts = field(default_factory=Counts)
     lineage: Lineage = field(default_factory=Lineage)
     widths: WidthErrors = field(default_factory=WidthErrors)
     accept: Lines = field(default_factory=Lines)
-    seen: dict[str, int] = field(default_factory=dict)
-    trouble: dict[tuple[str, int, str], Trouble] = field(default_factory=dict)
+    seen: Counter[str] = field(default_factory=Counter)
+    trouble: dict[tuple[str, int, str], Seens] = field(default_factory=dict)
     signs: dict[tuple[Any, ...], Payload] = field(default_factory=dict)
 
 
@@ -128,24 +125,22 @@ class Summarize:
         """Count a batch."""
         part = Part(Counts.of(tables), Lineage.of(tables), WidthErrors.of(tables), self._accept.partial(tables))
         server = tables.server.with_row_index("row").with_columns(pl.col("event").cast(pl.String))
-        part.seen = dict(server.group_by("event", maintain_order=True).len().iter_rows())
-        where = ["file", "segment", "event"]
-        found = server.filter(pl.col("event").is_in(list(ERRORS))).group_by(where, maintain_order=True)
-        for file, segment, event, number, row, line in found.agg(pl.len(), pl.col("row", "line").first()).iter_rows():
-            fields, name = tables.payload(row).fields, tables.files[file]
-            said, message = fields.get("exception"), fields.get("message")
-            words = f"{said}: {message}" if said and message else said or ""
-            part.trouble[name, segment, event] = Trouble(number, Place(name, line), str(words))
+        part.seen.update(server["event"])
+        where, event = ["file", "segment", "event"], pl.col("event")
+        found = server.filter(event.is_in(list(ERRORS))).group_by(where, maintain_order=True)
+        for file, segment, name, number, row, line in found.agg(pl.len(), pl.col("row", "line").first()).iter_rows():
+            fields, key = tables.payload(row).fields, (tables.files[file], segment, name)
+            said = ": ".join(str(fields[each]) for each in ("exception", "message") if fields.get(each))
+            part.trouble[key] = Seens(*key)
+            part.trouble[key].add("said", said if fields.get("exception") else "", Seen(number, line, line))
         # Statistics lines of one server are alike; of the others there are few.
-        signs = server.filter(pl.col("event").is_in(list(SIGNS)))
-        often = pl.col("event").is_in(["decode_stats", "prefill_stats"])
-        for some, kept in ((signs.filter(often), 2), (signs.filter(~often), 64)):
-            for row, file, segment, event in (
-                some.group_by(where).head(kept).sort("row").select("row", *where).iter_rows()
-            ):
-                payload = tables.payload(row)
-                told = (event, frozenset(payload.fields), *(str(payload.fields.get(name)) for name in ("what", "type")))
-                part.signs.setdefault((tables.files[file], segment, *told), payload)
+        often = event.is_in(["decode_stats", "prefill_stats"])
+        signs = server.filter(event.is_in(list(SIGNS)))
+        kept = pl.int_range(pl.len()).over(where) < pl.when(often).then(2).otherwise(64)
+        for row, file, segment, name in signs.filter(kept).select("row", *where).iter_rows():
+            payload = tables.payload(row)
+            told = (name, frozenset(payload.fields), *(str(payload.fields.get(each)) for each in ("what", "type")))
+            part.signs.setdefault((tables.files[file], segment, *told), payload)
         return part
 
     def combine(self, parts: Sequence[Part]) -> Part:
@@ -157,15 +152,9 @@ class Summarize:
             self._accept.combine([part.accept for part in parts]),
         )
         for part in parts:
-            for event, number in part.seen.items():
-                made.seen[event] = made.seen.get(event, 0) + number
-            for key, trouble in part.trouble.items():
-                before = made.trouble.get(key)
-                number = trouble.number + (before.number if before is not None else 0)
-                first = before or trouble
-                made.trouble[key] = Trouble(number, first.place, first.words)
-            for sign, payload in part.signs.items():
-                made.signs.setdefault(sign, payload)
+            made.seen.update(part.seen)
+            add_up(made.trouble, part.trouble)
+            made.signs = {**made.signs, **part.signs, **made.signs}
         return made
 
     def report(self, part: Part, context: Context) -> Report:
@@ -193,40 +182,29 @@ class _Answer:
         serving, apart, context = self.serving, self.apart, self.context
         report = Report("summarize", "", accounting=context.accounting)
         segments = [self._segment_row(segment) for segment in self.counts.segments.values()]
-        report.tables["segments"] = table(
-            without_empty(_SEGMENTS, segments), segments, title="runs", optional=("file",)
-        )
+        tables = report.tables
+        tables["segments"] = table(without_empty(_SEGMENTS, segments), segments, title="runs", optional=("file",))
         models = {bucket.key.site for bucket in serving if bucket.key.role == "target"}
         shown = [column for column in _PHASES if column.name != "site" or len(models) > 1]
-        report.tables["phases"] = table(shown, _phase_rows(serving, self.sizes), title="forward passes while serving")
-        cells = [(bucket, cell) for bucket in serving for cell in bucket.cells.values()]
-        captures = [state_row(*each, self.sizes) for each in cells if each[1].captured]
+        tables["phases"] = table(shown, _phase_rows(serving, self.sizes), title="forward passes while serving")
         optional = ("file", "segment", "source", "site", "event", "role", "copies")
-        report.tables["captures"] = table(
-            _quiet(_CAPTURES, captures),
-            captures,
-            title="hidden captures while serving, rms = norm / sqrt(rows x width)",
-            optional=optional,
-        )
+        cells = cells_of(serving)
+        captures = [state_row(*each, self.sizes) for each in cells if each[1].captured]
+        title = "hidden captures while serving, rms = norm / sqrt(rows x width)"
+        tables["captures"] = table(_quiet(_CAPTURES, captures), captures, title=title, optional=optional)
         others = [state_row(*each, self.sizes) for each in cells if not each[1].captured and each[1].rms.bins]
         if others:
-            report.tables["states"] = table(
-                _quiet(_STATES, others), others, title="other states while serving", optional=optional
-            )
+            title = "other states while serving"
+            tables["states"] = table(_quiet(_STATES, others), others, title=title, optional=optional)
         rows = self.accept_rows
-        report.tables["accept"] = table(
-            without_empty(_ACCEPT, rows) or _ACCEPT, rows, title="acceptance and throughput"
-        )
+        tables["accept"] = table(without_empty(_ACCEPT, rows) or _ACCEPT, rows, title="acceptance and throughput")
         if apart:
             title = "passes not counted as serving (warm-up; dummy input of graph capture)"
             # Where nothing is served, they are all there is: in full then.
-            report.tables["not_serving"] = (
-                table(_APART, _apart_rows(apart), title=title)
-                if serving
-                else table([*columns("during!"), *shown], _phase_rows(apart, self.sizes), title=title)
-            )
+            in_full = ([*columns("during!"), *shown], _phase_rows(apart, self.sizes))
+            tables["not_serving"] = table(*((_APART, _apart_rows(apart)) if serving else in_full), title=title)
         if context.origins:
-            report.tables["origins"] = Table(_ORIGINS, _origin_rows(context.origins), title="fetched logs")
+            tables["origins"] = Table(_ORIGINS, _origin_rows(context.origins), title="fetched logs")
         # What a log does not hold comes last: a log of another server has no passes to show.
         report.tables = dict(sorted(report.tables.items(), key=lambda each: not each[1].rows))
         found = self._found()
@@ -273,13 +251,12 @@ class _Answer:
         """Return all there is to know, by name of what it is about."""
         counts, serving = self.counts, self.serving
         buckets = serving or self.apart
-        hidden = [(one, said) for one in counts.segments.values() if (said := hidden_by_graphs(counts, one))]
         doubt = not_told_apart(counts, buckets)
         embedding = [] if self.part.widths.found else _joined_notes(serving, self.sizes)
         return [
             *(Line("error", name, said) for name, said in self._trouble()),
             *state_lines(counts, buckets, self.lineage),
-            *(Line("warning", "hidden", counts.in_run(one.file, one.number, said)) for one, said in hidden),
+            *(line for _, line in hidden_lines(counts)),
             *(Line("unknown", "embedding", said) for said in embedding),
             *(Line("warning", "mode", said) for said in mode_notes(buckets)),
             *(Line("unknown" if doubt else "warning", "captured", said) for said in _varying_notes(buckets)),
@@ -359,12 +336,12 @@ class _Answer:
         found = [(wrong.place, said) for wrong, said in explained]
         events = {wrong.event for wrong, _ in explained}
         hidden = events | ({"traceback"} if events else set())
-        for (_, _, event), trouble in self.part.trouble.items():
+        for (file, _, event), trouble in self.part.trouble.items():
             if event not in hidden:
-                times = f", {trouble.number:,} times" if trouble.number > 1 else ""
-                words = f" {trouble.words}" if trouble.words else ""
-                said = f"{ERRORS[event]}{words}{times} (first {trouble.place}); see logscope errors"
-                found.append((trouble.place, said))
+                (words, *_), number = trouble.of("said"), trouble.total("said")
+                place, times = Place(file, trouble.first("said") or 0), f", {number:,} times" if number > 1 else ""
+                said = f"{ERRORS[event]}{f' {words}' if words else ''}{times} (first {place}); see logscope errors"
+                found.append((place, said))
         retract = ERRORS["retract"]
         ordered = [said for _, said in sorted(found, key=lambda each: each[0])]
         return [("memory" if said.startswith(retract) else "errors", said) for said in ordered]
@@ -387,18 +364,19 @@ class _Answer:
                 "file than they happened, and the last ones may be missing"
             )
         found = self.context.accounting
-        damaged, unparsed = found.cut + found.rejoined, found.unparsed
-        if damaged:
+        if damaged := found.cut + found.rejoined:
             notes.append(
                 f"{count(damaged, 'record is', 'records are')} damaged ({found.cut:,} cut, {found.rejoined:,} "
                 "rejoined): unfinished values enter no number here"
             )
-        if unparsed:
-            notes.append(f"{count(unparsed, 'record')} could not be read; logscope events lists them with the reason")
-        strays = {event: number for event, number in self.counts.strays.items() if event != "capture_plan"}
+        if found.unparsed:
+            lost = count(found.unparsed, "record")
+            notes.append(f"{lost} could not be read; logscope events lists them with the reason")
+        strays = [event for event in self.counts.strays if event != "capture_plan"]
         if strays:
-            total = count(sum(strays.values()), "debug record belongs", "debug records belong")
-            notes.append(f"{total} to no forward pass ({', '.join(list(strays)[:5])}); logscope events shows them")
+            number = sum(self.counts.strays[event] for event in strays)
+            total = count(number, "debug record belongs", "debug records belong")
+            notes.append(f"{total} to no forward pass ({', '.join(strays[:5])}); logscope events shows them")
         if self.part.accept.repeated:
             hidden = count(self.part.accept.repeated, "repeated line")
             notes.append(f"Ray hid {hidden}: counts and sums of server lines are lower bounds")
@@ -504,19 +482,10 @@ def _apart_rows(buckets: Sequence[Bucket]) -> list[dict[str, Any]]:
     rows: dict[tuple[Any, ...], dict[str, Any]] = {}
     for bucket in buckets:
         key = bucket.key
-        row = rows.setdefault(
-            (*key[:3], key.during, key.role),
-            {
-                **key._asdict(),
-                "during": key.during.replace("_", " "),
-                "phases": "",
-                "by_phase": {},
-                "passes": 0,
-                "hidden_captures": 0,
-            },
-        )
+        first = {**key._asdict(), "during": key.during.replace("_", " "), "by_phase": Counter()}
+        row = rows.setdefault((*key[:3], key.during, key.role), {**first, "passes": 0, "hidden_captures": 0})
         row["passes"] += bucket.passes
-        row["by_phase"][key.phase] = row["by_phase"].get(key.phase, 0) + bucket.passes
+        row["by_phase"][key.phase] += bucket.passes
         row["hidden_captures"] += bucket.captures
     for row in rows.values():
         row["phases"] = ", ".join(f"{phase} {passes:,}" for phase, passes in row["by_phase"].items())
