@@ -7,14 +7,14 @@ number, and for comparing what was requested with what was captured. It must not
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
+from logscope.asking import Summed
 from logscope.model import CAPTURE_EVENTS
 from logscope.queries.clock import writer_label
-from logscope.queries.counts import Counts, Seens, add_up, tally
+from logscope.queries.counts import Counts, Seens, Tallies, owned, tally
 from logscope.queries.rows import joined_words, layers_cell, pass_row, state_row
 from logscope.queries.setup import hidden_by_graphs, hidden_sizes
 from logscope.queries.tables import TELLING, columns, table, without_empty
@@ -45,34 +45,37 @@ _DEVIATIONS = columns(f"{TELLING} where! phase! captured! missing extra")
 _REQUESTED = columns("where! requested! captured!")
 
 
-@dataclass(slots=True)
-class Part:
-    """What a batch contributes: the counts, and the prints of served captures by who printed them.
+class Writers(Tallies):
+    """Prints of served captures by (file, segment, named writer): layers under ``print`` and ``differ``."""
 
-    ``writers``, by (file, segment, writer): under ``print`` and ``differ`` their layers; only where prefixes name them.
-    """
+    @classmethod
+    def of(cls, tables: Tables) -> Writers:
+        """Count the prints of a batch, every copy."""
+        served = (pl.col("role") == "target") & (pl.col("during") == "serving")
+        captured = pl.col("event").cast(pl.String).is_in(list(CAPTURE_EVENTS))
+        records = tables.records.with_row_index("record").filter(captured)
+        records = records.join(tables.passes.filter(served), left_on="pass", right_on="key", how="semi")
+        # Texts of a prefix differ by their time: who printed is one of few.
+        writers = pl.Series([writer_label(one) for one in tables.prefixes], dtype=pl.String)
+        prints = tables.prints.select("record", "line", "same", writer=writers.gather(tables.prints["prefix"]))
+        table = prints.filter(pl.col("writer") != "").join(
+            records.select("file", "segment", "layer", record=pl.col("record").cast(pl.Int64)), on="record"
+        )
+        found = cls()
+        owners, rows = owned(tables, table, found, ["file", "segment", "writer"])
+        tally(owners, "print", rows, "layer")
+        tally(owners, "differ", rows.filter(~pl.col("same")), "layer")
+        return found
 
-    counts: Counts = field(default_factory=Counts)
-    writers: dict[tuple[Any, ...], Seens] = field(default_factory=dict)
 
-
-class Captures:
+class Captures(Summed):
     """The question behind ``logscope captures``."""
 
-    def partial(self, tables: Tables) -> Part:
-        """Count a batch."""
-        return Part(Counts.of(tables), _by_writer(tables))
+    kinds = (Counts, Writers)
 
-    def combine(self, parts: Sequence[Part]) -> Part:
-        """Add batches up."""
-        made = Part(Counts.sum(part.counts for part in parts))
-        for part in parts:
-            add_up(made.writers, part.writers)
-        return made
-
-    def report(self, part: Part, context: Context) -> Report:
+    def report(self, part: tuple[Counts, Writers], context: Context) -> Report:
         """Answer."""
-        counts = part.counts
+        counts, by_writer = part
         sizes = hidden_sizes(counts)
         serving = [bucket for bucket in counts.ordered(serving=True) if bucket.key.role == "target"]
         others = [bucket for bucket in counts.ordered(serving=False) if bucket.key.role == "target"]
@@ -89,7 +92,7 @@ class Captures:
             said = "Dummy passes of graph capture and the warm-up request; no number above includes them."
             dummies = [_pass_row(bucket, sizes) for bucket in apart]
             tables["not_serving"] = table(_NOT_SERVING, dummies, title="not counted as serving", caption=said)
-        writers = [_writer_row(*each) for each in part.writers.items()]
+        writers = [_writer_row(*each) for each in by_writer.items()]
         if len(writers) > 1:
             title = "prints by writer, every copy counted"
             tables["writers"] = table(without_empty(_WRITERS, writers), writers, title=title)
@@ -122,27 +125,6 @@ def hidden_lines(counts: Counts) -> list[tuple[Segment, Line]]:
     """Say of which runs verify prints are hidden by CUDA graphs."""
     said = [(one, hidden_by_graphs(counts, one)) for one in counts.segments.values()]
     return [(one, Line("warning", "hidden", counts.in_run(one.file, one.number, text))) for one, text in said if text]
-
-
-def _by_writer(tables: Tables) -> dict[tuple[Any, ...], Seens]:
-    """Count the prints of served hidden captures by who printed them, every copy."""
-    served = (pl.col("role") == "target") & (pl.col("during") == "serving")
-    captured = pl.col("event").cast(pl.String).is_in(list(CAPTURE_EVENTS))
-    records = tables.records.with_row_index("record").filter(captured)
-    records = records.join(tables.passes.filter(served), left_on="pass", right_on="key", how="semi")
-    # Texts of a prefix differ by their time: who printed is one of few.
-    writers = pl.Series([writer_label(one) for one in tables.prefixes], dtype=pl.String)
-    prints = tables.prints.select("record", "line", "same", writer=writers.gather(tables.prints["prefix"]))
-    table = prints.filter(pl.col("writer") != "").join(
-        records.select("file", "segment", "layer", record=pl.col("record").cast(pl.Int64)), on="record"
-    )
-    found: dict[tuple[Any, ...], Seens] = {}
-    for (file, segment, writer), some in table.group_by("file", "segment", "writer", maintain_order=True):
-        key = (tables.files[file], segment, writer)
-        found[key] = Seens(*key)
-        for kind, rows in (("print", some), ("differ", some.filter(~pl.col("same")))):
-            tally([found[key]], kind, rows.with_columns(owner=0), "layer")
-    return found
 
 
 def _writer_row(key: tuple[Any, ...], seens: Seens) -> dict[str, Any]:
@@ -286,7 +268,7 @@ def copies_notes(counts: Counts, buckets: Iterable[Bucket]) -> list[str]:
         segment = counts.segments.get(bucket.key[:2])
         if copies is not None and copies > 1 and segment is not None:
             writers, how = segment.writers, segment.writers_evidence or ""
-            if writers is None and bucket.marked:
+            if writers is None and bucket.of("marked"):
                 writers, how = copies, "their prefixes name them"
             found.setdefault((copies, writers), set()).add(how)
     notes = []

@@ -9,7 +9,6 @@ counted apart.
 from __future__ import annotations
 
 import math
-from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -47,6 +46,11 @@ _STRETCHES = 128
 TREND = 16
 # What makes the name of a state: so many of its first prints.
 _NAMED_BY = 8
+# What ends a run or makes its numbers doubtful.
+ERRORS = (
+    "matmul_mismatch", "weight_shape_mismatch", "size_mismatch", "traceback", "watchdog_timeout", "collective_timeout",
+    "sigquit", "child_crashed", "health_check_failed", "nan_logits_warning", "invalid_tree_warning", "retract",
+)  # fmt: skip
 # The order of a speculative round.
 _ROUND = (
     ("target", "extend"), ("draft", "extend"), ("draft", "decode"), ("target", "verify"), ("draft", "draft_extend"),
@@ -136,12 +140,44 @@ class Seens:
         return min((seen.first for seen in self.of(kind).values()), default=None)
 
 
-def add_up(mine: dict[Any, Any], theirs: Mapping[Any, Seens]) -> None:
-    """Add what was seen later, by key; the later part stays as it is."""
-    for key, seens in theirs.items():
-        if key not in mine:
-            mine[key] = type(seens)(*seens.name)
-        mine[key].merge(seens)
+class Tallies(dict[Any, Any]):
+    """What was seen, by key."""
+
+    def add(self, other: Mapping[Any, Seens]) -> None:
+        """Add what was seen later; that stays as it is."""
+        for key, seens in other.items():
+            if key not in self:
+                self[key] = type(seens)(*seens.name)
+            self[key].merge(seens)
+
+    @classmethod
+    def sum(cls, parts: Iterable[Mapping[Any, Seens]]) -> Any:
+        """Return what several batches say, in their order."""
+        made = cls()
+        for part in parts:
+            made.add(part)
+        return made
+
+
+def owned(
+    tables: Tables, rows: pl.DataFrame, into: Tallies, names: Sequence[str], kind: Any = Seens
+) -> tuple[list[Any], pl.DataFrame]:
+    """Make what counts the rows of each value of some columns; return all of it, and the rows with their owner.
+
+    A key says a file by its name and a group by its source.
+    """
+    keys = rows.select(names).unique(maintain_order=True)
+    owners: dict[tuple[Any, ...], int] = {}
+    numbers = []
+    for row in keys.iter_rows():
+        key = tuple(
+            tables.files[value] if name == "file" else source_name(tables.groups[value]) if name == "group" else value
+            for name, value in zip(names, row, strict=True)
+        )
+        into.setdefault(key, kind(*key))
+        numbers.append(owners.setdefault(key, len(owners)))
+    keys = keys.with_columns(owner=pl.Series(numbers, dtype=pl.Int64))
+    return [into[key] for key in owners], rows.join(keys, on=names, nulls_equal=True, maintain_order="left")
 
 
 def tally(owners: Sequence[Seens], kind: str, rows: pl.DataFrame, *values: str) -> None:
@@ -299,24 +335,25 @@ class Cell(Seens):
 
 
 class Bucket(Seens):
-    """The passes of one key; ``marked``: prefixes tell the writers of its records apart.
+    """The passes of one key.
 
-    Kinds: ``pass``, ``incomplete``, ``odd`` (writers differ), ``evidence``, ``reason``, ``rows``; ``set`` and ``cut
+    Kinds: ``pass``, ``incomplete``, ``odd`` (writers differ), ``marked`` (prefixes tell its writers apart),
+    ``evidence``, ``reason``, ``rows``; ``set`` and ``cut
     set`` (captured layers of complete and of other passes), ``join`` (states, width), ``differs`` (event,
     states it says, captured), ``kept`` (rows, verified rows and where, of draft passes that read fewer than verified).
     """
 
-    __slots__ = ("cells", "key", "marked")
+    __slots__ = ("cells", "key")
 
-    def __init__(self, key: Key, marked: bool) -> None:
-        super().__init__(key, marked)
-        self.key, self.marked = key, marked
-        self.cells: dict[tuple[str, int | None, str | None], Cell] = {}
+    def __init__(self, *key: Any) -> None:
+        super().__init__(*key)
+        self.key = Key(*key)
+        self.cells = Tallies()
 
     def merge(self, other: Any) -> None:
         """Add all of another, its kinds of records too."""
         super().merge(other)
-        add_up(self.cells, other.cells)
+        self.cells.add(other.cells)
 
     @property
     def passes(self) -> int:
@@ -384,18 +421,19 @@ def cells_of(buckets: Iterable[Bucket]) -> list[tuple[Bucket, Cell]]:
 
 
 class Counts:
-    """All of it: buckets and segments in the order they appear, capture plans, debug records of no pass, graphs."""
+    """All of it: buckets and segments in the order they appear, capture plans, server lines.
 
-    __slots__ = ("buckets", "decode", "plans", "segments", "strays")
+    ``plans``: what was asked to be captured, before any pass. ``lines``: what server lines of a (file, segment) say,
+    under ``event``, ``error`` (event and first words), ``stray`` (events of debug records of no pass), and of decode
+    lines ``graph`` (whether one was replayed) and ``speculating``.
+    """
+
+    __slots__ = ("buckets", "lines", "plans", "segments")
 
     def __init__(self) -> None:
-        self.buckets: dict[Key, Bucket] = {}
+        self.buckets, self.lines = Tallies(), Tallies()
         self.segments: dict[tuple[str, int], Segment] = {}
-        # capture_plan records: what was asked to be captured, before any pass
         self.plans: list[tuple[str, int, Payload, Place]] = []
-        self.strays: Counter[str] = Counter()
-        # what decode lines of a segment say: whether a graph was replayed, and that the server speculates
-        self.decode: dict[tuple[str, int], Seens] = {}
 
     @classmethod
     def of(cls, tables: Tables) -> Counts:
@@ -413,11 +451,10 @@ class Counts:
         made = cls()
         for part in parts:
             made.segments |= part.segments
-            add_up(made.buckets, part.buckets)
-            add_up(made.decode, part.decode)
+            made.buckets.add(part.buckets)
+            made.lines.add(part.lines)
             for plan in part.plans:
                 made._plan(*plan)
-            made.strays.update(part.strays)
         return made
 
     # -- one batch ----------------------------------------------------------------------------------------------------
@@ -428,42 +465,44 @@ class Counts:
             self.plans.append((file, segment, payload, place))
 
     def _server(self, tables: Tables) -> None:
-        usable = pl.col("intact").is_in(["whole", "partial"])
-        lines = tables.server.filter((pl.col("event") == "decode_stats") & usable)
-        kinds = lines.group_by("file", "segment", "graph", speculating=pl.col("accept_len").is_not_null())
-        for file, segment, graph, speculating, *seen in kinds.agg(pl.len(), pl.col("line").min()).iter_rows():
-            said = self.decode.setdefault((tables.files[file], segment), Seens())
-            for kind, value in (("graph", graph), ("speculating", speculating)):
-                said.add(kind, value, Seen(*seen))
-        strays = tables.server.with_row_index("row").filter(pl.col("site").is_not_null())
-        self.strays.update(strays["event"].cast(pl.String))
-        for row, file, segment, line in (
-            strays.filter(pl.col("event") == "capture_plan").select("row", "file", "segment", "line").iter_rows()
+        server = tables.server.with_row_index("row").with_columns(
+            pl.col("event").cast(pl.String), speculating=pl.col("accept_len").is_not_null()
+        )
+        owners, lines = owned(tables, server, self.lines, ["file", "segment"])
+        decode = lines.filter((pl.col("event") == "decode_stats") & pl.col("intact").is_in(["whole", "partial"]))
+        strays = lines.filter(pl.col("site").is_not_null())
+        for kind, some, column in (
+            ("event", lines, "event"),
+            ("stray", strays, "event"),
+            ("graph", decode, "graph"),
+            ("speculating", decode, "speculating"),
         ):
+            tally(owners, kind, some, column)
+        errors = lines.filter(pl.col("event").is_in(ERRORS)).unique(
+            ["owner", "event"], keep="first", maintain_order=True
+        )
+        for row, owner, event, line in errors.select("row", "owner", "event", "line").iter_rows():
+            fields = tables.payload(row).fields
+            said = [str(fields[each]) for each in ("exception", "message") if fields.get(each)]
+            words = ": ".join(said) if fields.get("exception") else ""
+            owners[owner].add("error", (event, words), Seen(1, line, line))
+        plans = strays.filter(pl.col("event") == "capture_plan")
+        for row, file, segment, line in plans.select("row", "file", "segment", "line").iter_rows():
             if (payload := tables.payload(row)).usable:
                 self._plan(tables.files[file], segment, payload, Place(tables.files[file], line))
 
     def _passes(self, tables: Tables) -> None:
         passes, records = tables.passes, tables.records
-        names = [*Key._fields]
-        names[2] = "group"
-        first = records.select("site", "role").with_row_index("row")[passes["first"]]
-        where = ["file", "segment", "group", "role"]
+        first = records.select("site", "role", "print").with_row_index("row")[passes["first"]]
+        names = ["file", "segment", "group", "role"]
+        marks = pl.Series([(one.pid, one.tp_rank, one.ep_rank) != (None, None, None) for one in tables.prefixes])
         # A pass of which only the logits record is printed (a cut edge) is one of the model that this group printed.
         site = pl.when(first["role"].is_not_null()).then(first["site"].cast(pl.String)).alias("site")
-        passes = passes.with_columns(site=site).with_columns(pl.col("site").forward_fill().backward_fill().over(where))
-        of_pass = np.zeros(passes.height, np.int64)
-        buckets: list[Bucket] = []
-        rows_of = passes.with_row_index("row").group_by(names, maintain_order=True).agg("row")
-        for *key, rows in rows_of.iter_rows():
-            key[0], key[2] = tables.files[key[0]], source_name(tables.groups[key[2]])
-            prefix = tables.prefixes[tables.prints["prefix"][records["print"][passes["first"][rows[0]]]]]
-            of_pass[rows] = len(buckets)
-            marked = (prefix.pid, prefix.tp_rank, prefix.ep_rank) != (None, None, None)
-            buckets.append(Bucket(Key(*key), marked))
-            self.buckets[buckets[-1].key] = buckets[-1]
-        _count_passes(passes.with_columns(owner=of_pass), records, buckets)
-        of_record = of_pass[passes["key"].search_sorted(records["pass"]).to_numpy()]
+        passes = passes.with_columns(site, marked=marks.gather(tables.prints["prefix"].gather(first["print"])))
+        passes = passes.with_columns(pl.col("site").forward_fill().backward_fill().over(names))
+        buckets, passes = owned(tables, passes, self.buckets, [*names[:3], *Key._fields[3:]], Bucket)
+        _count_passes(passes, records, buckets)
+        of_record = passes["owner"].to_numpy()[passes["key"].search_sorted(records["pass"]).to_numpy()]
         _count_values(tables, *self._cells(tables, of_record, buckets))
 
     def _cells(
@@ -532,6 +571,7 @@ def _count_passes(passes: pl.DataFrame, records: pl.DataFrame, buckets: Sequence
     )
     tally(buckets, "pass", passes)
     tally(buckets, "incomplete", passes.filter(~complete))
+    tally(buckets, "marked", passes.filter("marked"))
     tally(buckets, "odd", passes.filter(pl.col("differ") > 0))
     tally(buckets, "evidence", passes, "evidence")
     tally(buckets, "reason", passes.filter((pl.col("phase") == "unknown") & pl.col("why").is_not_null()), "why")

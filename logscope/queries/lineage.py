@@ -19,8 +19,7 @@ import polars as pl
 
 from logscope.model import CAPTURE_EVENTS, Place
 from logscope.passes.lineage import same_head
-from logscope.queries.counts import Seens, add_up, tally
-from logscope.queries.words import source_name
+from logscope.queries.counts import Seens, Tallies, owned, tally
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -189,8 +188,7 @@ class Lineage:
     __slots__ = ("inputs", "joins")
 
     def __init__(self) -> None:
-        self.joins: dict[tuple[Any, ...], Followed] = {}
-        self.inputs: dict[tuple[Any, ...], Followed] = {}
+        self.joins, self.inputs = Tallies(), Tallies()
 
     @classmethod
     def of(cls, tables: Tables) -> Lineage:
@@ -206,14 +204,14 @@ class Lineage:
         """Return what several batches say, in their order."""
         made = cls()
         for part in parts:
-            add_up(made.joins, part.joins)
-            add_up(made.inputs, part.inputs)
+            made.joins.add(part.joins)
+            made.inputs.add(part.inputs)
         return made
 
     def _joins(self, tables: Tables) -> None:
         found = joined_states(tables)
         passes = tables.passes.select("file", "segment", "group", "phase", "during")[found["row"]]
-        owners, rows = _owned(tables, found.with_columns(passes), self.joins)
+        owners, rows = _followed(tables, found.with_columns(passes), self.joins)
         tally(owners, "norm", rows.filter(pl.col("holds").is_not_null()), "holds")
         tally(owners, "head", rows.filter(pl.col("head_holds").is_not_null()), "head_holds")
         tally(owners, "joined", rows.filter("holds"), "joined")
@@ -237,7 +235,7 @@ class Lineage:
             .otherwise(pl.lit("too little of it is printed to compare"))
         )  # fmt: skip
         table = some.with_columns(line=tables.records["line"].gather(some["input"]), why=why)
-        owners, rows = _owned(tables, table, self.inputs)
+        owners, rows = _followed(tables, table, self.inputs)
         off = rows.filter(~pl.col("traced"))
         tally(owners, "traced", rows.filter("traced"), "how")
         tally(owners, "off", off, "ago")
@@ -246,18 +244,9 @@ class Lineage:
         tally(owners, "unknown", rows.filter(pl.col("traced").is_null()), "why")
 
 
-def _owned(tables: Tables, rows: pl.DataFrame, into: dict[Any, Followed]) -> tuple[list[Followed], pl.DataFrame]:
-    """Make what follows the rows of each file, segment, source and phase; return it, and the rows with their owner."""
-    owners: dict[tuple[Any, ...], int] = {}
-    names = ["file", "segment", "group", "phase"]
-    keys = rows.select(names).unique(maintain_order=True)
-    numbers = []
-    for file, segment, group, phase in keys.iter_rows():
-        key = (tables.files[file], segment, source_name(tables.groups[group]), phase)
-        into.setdefault(key, Followed(*key))
-        numbers.append(owners.setdefault(key, len(owners)))
-    table = rows.join(keys.with_columns(owner=pl.Series(numbers, dtype=pl.Int64)), on=names, maintain_order="left")
-    made = [into[key] for key in owners]
+def _followed(tables: Tables, rows: pl.DataFrame, into: Tallies) -> tuple[list[Any], pl.DataFrame]:
+    """Return what follows these rows, by file, segment, source and phase, and the rows with their owner."""
+    made, table = owned(tables, rows, into, ["file", "segment", "group", "phase"], Followed)
     tally(made, "pass", table)
     tally(made, "warmup", table.filter(pl.col("during") != "serving"))
     return made, table

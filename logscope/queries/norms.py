@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from logscope.asking import Summed
 from logscope.queries.counts import RELATIVE, Counts, Seens, cells_of
 from logscope.queries.lineage import Lineage
 from logscope.queries.rows import state_row
@@ -25,9 +26,6 @@ if TYPE_CHECKING:
     from logscope.queries.lineage import Followed
     from logscope.queries.setup import Sizes
     from logscope.report import Context
-    from logscope.tables.tables import Tables
-
-    Part = tuple[Counts, Lineage]
 
 _NORMS = columns(
     f"{TELLING} during role! phase! state! count> rms_min!> rms_median=median!> rms_max=max!> trend! "
@@ -43,18 +41,12 @@ _LINEAGE = columns(
 )
 
 
-class Norms:
+class Norms(Summed):
     """The question behind ``logscope norms``."""
 
-    def partial(self, tables: Tables) -> Part:
-        """Count a batch and follow its states."""
-        return Counts.of(tables), Lineage.of(tables)
+    kinds = (Counts, Lineage)
 
-    def combine(self, parts: Sequence[Part]) -> Part:
-        """Add batches up."""
-        return Counts.sum(counts for counts, _ in parts), Lineage.sum(lineage for _, lineage in parts)
-
-    def report(self, part: Part, context: Context) -> Report:
+    def report(self, part: tuple[Counts, Lineage], context: Context) -> Report:
         """Answer."""
         counts, lineage = part
         serving, apart = counts.ordered(serving=True), counts.ordered(serving=False)

@@ -7,11 +7,11 @@ which of them is wrong; where an error in the log says what was due, it names th
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
+from logscope.asking import Summed
 from logscope.model import Place, states
 from logscope.queries.counts import Counts, Seens, cells_of
 from logscope.queries.setup import hidden_sizes
@@ -40,40 +40,38 @@ _SHAPE = "shape! seen_as phases! count!> first=first_at!"
 _SHAPES, _NOT_SERVING = columns(f"{TELLING} {_SHAPE}"), columns(f"{TELLING} during {_SHAPE}")
 
 
-@dataclass(slots=True)
-class Part:
-    """What a batch contributes; ``extends``: rows and line of the target's extends in order, None for other passes."""
+class Extends(dict[tuple[str, int, str], list[tuple["int | None", int]]]):
+    """Rows and line of the target's extends by (file, segment, source), in order; None for other passes."""
 
-    counts: Counts = field(default_factory=Counts)
-    errors: WidthErrors = field(default_factory=WidthErrors)
-    extends: dict[tuple[str, int, str], list[tuple[int | None, int]]] = field(default_factory=dict)
-
-
-class Shapes:
-    """The question behind ``logscope shapes``."""
-
-    def partial(self, tables: Tables) -> Part:
-        """Count a batch."""
-        part = Part(Counts.of(tables), WidthErrors.of(tables))
-        names = ("file", "segment", "group")
+    @classmethod
+    def of(cls, tables: Tables) -> Extends:
+        """Take those of a batch."""
+        made, names = cls(), ("file", "segment", "group")
         rows = pl.when(pl.col("phase") == "extend").then("rows")
         target = tables.passes.filter(pl.col("role") == "target").select(*names, "line", rows=rows)
         border = pl.col("rows").is_null() & pl.col("rows").shift(fill_value=0).over(names).is_null()
         for file, segment, group, line, number in target.filter(~border).iter_rows():
             where = (tables.files[file], segment, source_name(tables.groups[group]))
-            part.extends.setdefault(where, []).append((number, line))
-        return part
+            made.setdefault(where, []).append((number, line))
+        return made
 
-    def combine(self, parts: Sequence[Part]) -> Part:
-        """Add batches up."""
-        made = Part(Counts.sum(part.counts for part in parts), WidthErrors.sum(part.errors for part in parts))
+    @classmethod
+    def sum(cls, parts: Iterable[Extends]) -> Extends:
+        """Return those of several batches, in their order."""
+        made = cls()
         for part in parts:
-            for where, extends in part.extends.items():
-                known = made.extends.setdefault(where, [])
+            for where, extends in part.items():
+                known = made.setdefault(where, [])
                 known += extends[: MAX_EXTENDS - len(known)]
         return made
 
-    def report(self, part: Part, context: Context) -> Report:
+
+class Shapes(Summed):
+    """The question behind ``logscope shapes``."""
+
+    kinds = (Counts, WidthErrors, Extends)
+
+    def report(self, part: tuple[Counts, WidthErrors, Extends], context: Context) -> Report:
         """Answer."""
         return _Answer(part, context).report()
 
@@ -98,10 +96,9 @@ def _prompts(extends: Sequence[tuple[int | None, int]]) -> Iterable[tuple[tuple[
 class _Answer:
     """The answer while it is made."""
 
-    def __init__(self, part: Part, context: Context) -> None:
-        self._part, self._context = part, context
-        self._counts = part.counts
-        self._sizes = hidden_sizes(part.counts)
+    def __init__(self, part: tuple[Counts, WidthErrors, Extends], context: Context) -> None:
+        self._counts, self._errors, self._extends = part
+        self._context, self._sizes = context, hidden_sizes(part[0])
 
     def report(self) -> Report:
         counts, sizes, context = self._counts, self._sizes, self._context
@@ -115,7 +112,7 @@ class _Answer:
         if others := self._shape_rows(apart)[0]:
             title = "in warm-up and graph capture (dummy input)"
             report.tables["not_serving"] = table(_NOT_SERVING, others, title=title)
-        errors, explained = [said for _, said in self._part.errors.words(counts, sizes)], self._explanations()
+        errors, explained = [said for _, said in self._errors.words(counts, sizes)], self._explanations()
         report.notes = [*errors, *explained]
         report.headline = _headline(buckets or apart, sizes, serving=bool(buckets))
         report.facts = {"hidden": sizes.facts(), "shapes": len(rows) + left_out}
@@ -262,7 +259,7 @@ class _Answer:
         size = segment.server_args.get("chunked_prefill_size")
         prompts = [
             (line, pieces)
-            for key, extends in self._part.extends.items() if key[:2] == (segment.file, segment.number)
+            for key, extends in self._extends.items() if key[:2] == (segment.file, segment.number)
             for pieces, line in _prompts(extends)
             if pieces[0] == size or (size is None and pieces[0] >= MIN_CHUNK and pieces[1] == pieces[0])
         ]  # fmt: skip

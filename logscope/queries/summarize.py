@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
+from logscope.asking import Summed
 from logscope.model import Place, states
-from logscope.queries.acceptance.lines import Lines
 from logscope.queries.acceptance.report import Accept
 from logscope.queries.acceptance.series import Acceptance
 from logscope.queries.captures import (
@@ -27,7 +28,7 @@ from logscope.queries.captures import (
     mode_notes,
     unknown_notes,
 )
-from logscope.queries.counts import Counts, Seen, Seens, add_up, cells_of
+from logscope.queries.counts import ERRORS, Counts, cells_of
 from logscope.queries.lineage import Lineage
 from logscope.queries.norms import lineage_facts, lineage_notes, not_told_apart, state_lines
 from logscope.queries.rows import joined_words, pass_row, same_states, state_row
@@ -41,27 +42,18 @@ from logscope.versions import SIGNS, EraWatch
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from logscope.model import Payload, Segment
+    from logscope.model import Segment
     from logscope.queries.counts import Bucket
     from logscope.queries.setup import Sizes
     from logscope.report import Column, Context, Mark
     from logscope.tables.tables import Tables
 
-# What ends a run or makes its numbers doubtful; each is shown with its first place.
-ERRORS = {
-    "matmul_mismatch": "size error in a matrix product",
-    "weight_shape_mismatch": "weight of another shape",
-    "size_mismatch": "size error",
-    "traceback": "traceback",
-    "watchdog_timeout": "watchdog timeout",
-    "collective_timeout": "timeout of a collective",
-    "sigquit": "child process died",
-    "child_crashed": "child process crashed",
-    "health_check_failed": "health check failed",
-    "nan_logits_warning": "NaN in the logits",
-    "invalid_tree_warning": "invalid draft tree",
-    "retract": "requests retracted for want of memory",
-}
+# Errors in words; each is shown with its first place.
+_ERRORS = dict(zip(ERRORS, (
+    "size error in a matrix product", "weight of another shape", "size error", "traceback", "watchdog timeout",
+    "timeout of a collective", "child process died", "child process crashed", "health check failed",
+    "NaN in the logits", "invalid draft tree", "requests retracted for want of memory",
+), strict=True))  # fmt: skip
 MAX_NOTES = 6
 # On the screen: matters in order, and how many lines of one at most (1 unless said).
 _ORDER = (
@@ -98,66 +90,41 @@ _APART = columns("file segment=run> source during! role! phases! hidden_captures
 _ORIGINS = columns("file! origin=from! fetched! copy")
 
 
-@dataclass(slots=True)
-class Part:
-    """What a batch contributes.
+class Signs(dict[Any, Any]):
+    """The distinct lines that tell the release, by (file, segment) and what tells it."""
 
-    ``trouble``: what errors of a file, segment and event say, each with its places; ``signs``: the distinct lines that
-    tell the release, by segment and what tells it.
-    """
-
-    counts: Counts = field(default_factory=Counts)
-    lineage: Lineage = field(default_factory=Lineage)
-    widths: WidthErrors = field(default_factory=WidthErrors)
-    accept: Lines = field(default_factory=Lines)
-    seen: Counter[str] = field(default_factory=Counter)
-    trouble: dict[tuple[str, int, str], Seens] = field(default_factory=dict)
-    signs: dict[tuple[Any, ...], Payload] = field(default_factory=dict)
-
-
-class Summarize:
-    """The question behind ``logscope summarize``."""
-
-    def __init__(self) -> None:
-        self._accept = Accept()
-
-    def partial(self, tables: Tables) -> Part:
-        """Count a batch."""
-        part = Part(Counts.of(tables), Lineage.of(tables), WidthErrors.of(tables), self._accept.partial(tables))
-        server = tables.server.with_row_index("row").with_columns(pl.col("event").cast(pl.String))
-        part.seen.update(server["event"])
-        where, event = ["file", "segment", "event"], pl.col("event")
-        found = server.filter(event.is_in(list(ERRORS))).group_by(where, maintain_order=True)
-        for file, segment, name, number, row, line in found.agg(pl.len(), pl.col("row", "line").first()).iter_rows():
-            fields, key = tables.payload(row).fields, (tables.files[file], segment, name)
-            said = ": ".join(str(fields[each]) for each in ("exception", "message") if fields.get(each))
-            part.trouble[key] = Seens(*key)
-            part.trouble[key].add("said", said if fields.get("exception") else "", Seen(number, line, line))
-        # Statistics lines of one server are alike; of the others there are few.
+    @classmethod
+    def of(cls, tables: Tables) -> Signs:
+        """Take those of a batch. Statistics lines of one server are alike; of the others there are few."""
+        made, where, event = cls(), ["file", "segment", "event"], pl.col("event").cast(pl.String)
+        signs = tables.server.with_row_index("row").filter(event.is_in(list(SIGNS)))
         often = event.is_in(["decode_stats", "prefill_stats"])
-        signs = server.filter(event.is_in(list(SIGNS)))
         kept = pl.int_range(pl.len()).over(where) < pl.when(often).then(2).otherwise(64)
         for row, file, segment, name in signs.filter(kept).select("row", *where).iter_rows():
             payload = tables.payload(row)
             told = (name, frozenset(payload.fields), *(str(payload.fields.get(each)) for each in ("what", "type")))
-            part.signs.setdefault((tables.files[file], segment, *told), payload)
-        return part
-
-    def combine(self, parts: Sequence[Part]) -> Part:
-        """Add batches up."""
-        made = Part(
-            Counts.sum(part.counts for part in parts),
-            Lineage.sum(part.lineage for part in parts),
-            WidthErrors.sum(part.widths for part in parts),
-            self._accept.combine([part.accept for part in parts]),
-        )
-        for part in parts:
-            made.seen.update(part.seen)
-            add_up(made.trouble, part.trouble)
-            made.signs = {**made.signs, **part.signs, **made.signs}
+            made.setdefault((tables.files[file], segment, *told), payload)
         return made
 
-    def report(self, part: Part, context: Context) -> Report:
+    @classmethod
+    def sum(cls, parts: Iterable[Signs]) -> Signs:
+        """Return the first of each."""
+        made = cls()
+        for part in parts:
+            for key, payload in part.items():
+                made.setdefault(key, payload)
+        return made
+
+
+class Summarize(Summed):
+    """The question behind ``logscope summarize``."""
+
+    def __init__(self) -> None:
+        self._accept = Accept()
+        accept = SimpleNamespace(of=self._accept.partial, sum=self._accept.combine)
+        self.kinds = (Counts, Lineage, WidthErrors, Signs, accept)
+
+    def report(self, part: tuple[Any, ...], context: Context) -> Report:
         """Answer."""
         return _Answer(part, context, self._accept).report()
 
@@ -165,15 +132,17 @@ class Summarize:
 class _Answer:
     """The answer while it is made."""
 
-    def __init__(self, part: Part, context: Context, accept: Accept) -> None:
-        self.part, self.context = part, context
-        self.counts, self.lineage = part.counts, part.lineage
-        self.sizes = hidden_sizes(part.counts)
-        self.serving, self.apart = part.counts.ordered(serving=True), part.counts.ordered(serving=False)
-        self.accept_rows = _accept_rows(Acceptance(accept.combine([part.accept])))
-        self.accept_report = accept.report(part.accept, context)
+    def __init__(self, part: tuple[Any, ...], context: Context, accept: Accept) -> None:
+        self.counts, self.lineage, self.widths, signs, self.lines = part
+        self.context, self.sizes = context, hidden_sizes(self.counts)
+        self.serving, self.apart = self.counts.ordered(serving=True), self.counts.ordered(serving=False)
+        self.accept_rows = _accept_rows(Acceptance(accept.combine([self.lines])))
+        self.accept_report = accept.report(self.lines, context)
+        self.events: Counter[str] = Counter()
+        for seens in self.counts.lines.values():
+            self.events.update(seens.numbers("event"))
         self.eras = {key: EraWatch(segment) for key, segment in self.counts.segments.items()}
-        for (file, number, *_), payload in part.signs.items():
+        for (file, number, *_), payload in signs.items():
             if (file, number) in self.eras:
                 self.eras[file, number].server(payload)
 
@@ -252,7 +221,7 @@ class _Answer:
         counts, serving = self.counts, self.serving
         buckets = serving or self.apart
         doubt = not_told_apart(counts, buckets)
-        embedding = [] if self.part.widths.found else _joined_notes(serving, self.sizes)
+        embedding = [] if self.widths.found else _joined_notes(serving, self.sizes)
         return [
             *(Line("error", name, said) for name, said in self._trouble()),
             *state_lines(counts, buckets, self.lineage),
@@ -332,17 +301,18 @@ class _Answer:
 
     def _trouble(self) -> list[tuple[str, str]]:
         """Return the errors of the log by place; a size error is explained, and the traceback around it left out."""
-        explained = self.part.widths.words(self.counts, self.sizes)
+        explained = self.widths.words(self.counts, self.sizes)
         found = [(wrong.place, said) for wrong, said in explained]
         events = {wrong.event for wrong, _ in explained}
         hidden = events | ({"traceback"} if events else set())
-        for (file, _, event), trouble in self.part.trouble.items():
-            if event not in hidden:
-                (words, *_), number = trouble.of("said"), trouble.total("said")
-                place, times = Place(file, trouble.first("said") or 0), f", {number:,} times" if number > 1 else ""
-                said = f"{ERRORS[event]}{f' {words}' if words else ''}{times} (first {place}); see logscope errors"
-                found.append((place, said))
-        retract = ERRORS["retract"]
+        for (file, _), lines in self.counts.lines.items():
+            words = {event: f" {said}" * bool(said) for event, said in reversed(lines.of("error"))}
+            for event, seen in lines.of("event").items():
+                if event in words and event not in hidden:
+                    place, times = Place(file, seen.first), f", {seen.number:,} times" if seen.number > 1 else ""
+                    said = f"{_ERRORS[event]}{words[event]}{times} (first {place}); see logscope errors"
+                    found.append((place, said))
+        retract = _ERRORS["retract"]
         ordered = [said for _, said in sorted(found, key=lambda each: each[0])]
         return [("memory" if said.startswith(retract) else "errors", said) for said in ordered]
 
@@ -353,7 +323,7 @@ class _Answer:
         never = {(segment.file, segment.number) for segment in segments if segment.ready_line is None}
         early = {bucket.key[:2] for bucket in self.apart if bucket.key.during == "warmup"}
         # A server that died on the way there has said so itself.
-        if not self.part.trouble and never & early:
+        if not self.events.keys() & _ERRORS and never & early:
             notes.append(
                 "start-up lines but no 'ready to roll' line: every pass stands before it and counts as warm-up, not as "
                 "serving"
@@ -372,13 +342,15 @@ class _Answer:
         if found.unparsed:
             lost = count(found.unparsed, "record")
             notes.append(f"{lost} could not be read; logscope events lists them with the reason")
-        strays = [event for event in self.counts.strays if event != "capture_plan"]
+        strays: Counter[str] = Counter()
+        for lines in self.counts.lines.values():
+            strays.update(lines.numbers("stray"))
+        del strays["capture_plan"]
         if strays:
-            number = sum(self.counts.strays[event] for event in strays)
-            total = count(number, "debug record belongs", "debug records belong")
-            notes.append(f"{total} to no forward pass ({', '.join(strays[:5])}); logscope events shows them")
-        if self.part.accept.repeated:
-            hidden = count(self.part.accept.repeated, "repeated line")
+            total = count(strays.total(), "debug record belongs", "debug records belong")
+            notes.append(f"{total} to no forward pass ({', '.join(list(strays)[:5])}); logscope events shows them")
+        if self.lines.repeated:
+            hidden = count(self.lines.repeated, "repeated line")
             notes.append(f"Ray hid {hidden}: counts and sums of server lines are lower bounds")
         return [*notes, *self.context.warnings]
 
@@ -415,7 +387,7 @@ class _Answer:
 
     def _without_passes(self) -> str:
         """Say what a log holds that prints no forward pass."""
-        seen = self.part.seen
+        seen = self.events
         words = {"decode_stats": "decode line", "prefill_stats": "prefill line"}
         lines = [count(seen[event], word) for event, word in words.items() if seen.get(event)]
         speculating = any(row["lines"] for row in self.accept_rows)
@@ -434,7 +406,7 @@ class _Answer:
             "cuda_graph": _agreed(graphs(self.counts, segment)[0] for segment in segments),
             "hidden_evidence": sorted({size.evidence for size in self.sizes.values()}),
             "joined": sorted({word for bucket in targets for word in joined_words(bucket, self.sizes)}),
-            "server_lines": dict(sorted(self.part.seen.items(), key=lambda each: -each[1])),
+            "server_lines": dict(sorted(self.events.items(), key=lambda each: -each[1])),
             **lineage_facts(self.lineage),
         }
         if self.context.origins:
