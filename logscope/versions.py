@@ -81,17 +81,33 @@ _WHOLE_LINE = 300
 
 # Graph captures by the release that named them so first.
 _GRAPHS: Mapping[str, int] = {"target verify": 14, "draft decode": 14, "UNO tree draft": 20}
-# Keys of statistics lines by the release that printed them first.
-_STATISTICS: Mapping[str, int] = {
-    "cap len": 16, "block accept len": 16, "est uncap acc len": 16, "#optimistic-req": 16, "#host-receive-req": 21,
-    "#replay-token": 21, "fwd+idle occupancy": 21,
-}  # fmt: skip
-
+# Keys of lines by the release that printed them first, below zero: last; no key: the line itself.
+_STATISTICS = tuple(
+    (key, release, f"'{key}' is printed")
+    for release, keys in {
+        16: ("cap len", "block accept len", "est uncap acc len", "#optimistic-req"),
+        21: ("#host-receive-req", "#replay-token", "fwd+idle occupancy"),
+    }.items()
+    for key in keys
+)
+_GRAPH = (
+    ("num_tokens_per_bs", -15, "a graph's line has 'num_tokens_per_bs'"),
+    ("num_tokens_per_req", 16, "a graph's line has 'num_tokens_per_req'"),
+)
+_SIZED = (("", 16, "the KV cache is sized after graph capture"),)
+_LINES: Mapping[str, tuple[tuple[str, int, str], ...]] = {
+    "load_weight_end": (("committed_s", 18, "weights are committed after graph capture"),),
+    "kv_cache": (("label", 17, "the KV cache line names its pool"), ("dtype", 13, "the KV cache line names its dtype")),
+    "kv_cache_bound": _SIZED,
+    "kv_sizing": _SIZED,
+    "graph_replay": (("", 16, "replays of decode graphs are logged"),),
+    "graph_capture_begin": _GRAPH,
+    "graph_capture_end": _GRAPH,
+    "decode_stats": _STATISTICS,
+    "prefill_stats": _STATISTICS,
+}
 # Events whose lines can say which release wrote them, or which classes it loaded.
-SIGNS: frozenset[str] = frozenset((
-    "decode_stats", "graph_capture_begin", "graph_capture_end", "graph_replay", "kv_cache", "kv_cache_bound",
-    "kv_sizing", "load_weight_end", "prefill_stats", "probe_header",
-))  # fmt: skip
+SIGNS = frozenset({*_LINES, "probe_header"})
 
 # Targets that capture before the layer an id names: DeepSeek's class, what inherits from it or wraps it, and one class
 # that does the same. All others capture before id + 1, so a class that is not here follows the rule.
@@ -151,59 +167,37 @@ class EraWatch:
     def server(self, payload: Payload) -> None:
         """Read a server line: the loaded classes, and the signs of a release in lines other than server_args."""
         event, fields = payload.event, payload.fields
-        if event == "load_weight_end":
-            name = fields.get("type")
-            if isinstance(name, str):
-                if self.target_type is None and DRAFT_CLASS.search(name) is None:
-                    self.target_type = name
-                elif self.target_type is not None and name != self.target_type and self.draft_type is None:
-                    self.draft_type = name
-            if "committed_s" in fields:
-                self._from(18, "weights are committed after graph capture")
-        elif event == "probe_header":
+        if event == "load_weight_end" and isinstance(name := fields.get("type"), str):
+            if self.target_type is None and DRAFT_CLASS.search(name) is None:
+                self.target_type = name
+            elif self.target_type is not None and name != self.target_type and self.draft_type is None:
+                self.draft_type = name
+        if event == "probe_header":
             target, draft, version = (fields.get(name) for name in ("target", "draft", "sglang"))
             self.target_type = target if isinstance(target, str) else self.target_type
             self.draft_type = draft if isinstance(draft, str) else self.draft_type
             if isinstance(version, str) and re.match(r"\d+\.\d", version):
                 self._installed = version
-        elif event == "kv_cache" and payload.usable:
-            if "label" in fields:
-                self._from(17, "the KV cache line names its pool")
-            elif "dtype" in fields:
-                self._from(13, "the KV cache line names its dtype")
-            elif fields:
-                self._until(12, "the KV cache line names no dtype")
-        elif event in ("kv_cache_bound", "kv_sizing"):
-            self._from(16, "the KV cache is sized after graph capture")
-        elif event == "graph_replay":
-            self._from(16, "replays of decode graphs are logged")
-        elif event in ("graph_capture_begin", "graph_capture_end"):
-            self._graph(event, fields)
-        elif event in ("decode_stats", "prefill_stats"):
-            for key in fields.keys() & _STATISTICS.keys():
-                self._from(_STATISTICS[key], f"'{key}' is printed")
-
-    def _graph(self, event: str, fields: Mapping[str, object]) -> None:
-        what = str(fields.get("what", "")).strip()
+        if event == "kv_cache" and not payload.usable:
+            return
+        for key, release, how in _LINES.get(event, ()):
+            if not key or key in fields:
+                self._asks(release, how)
+        if event == "kv_cache" and fields and not fields.keys() & {"label", "dtype"}:
+            self._asks(-12, "the KV cache line names no dtype")
+        what = str(fields.get("what", "")).strip() if event in ("graph_capture_begin", "graph_capture_end") else ""
         if what in _GRAPHS:
-            self._from(_GRAPHS[what], f"graphs are captured for '{what}'")
-        if "num_tokens_per_bs" in fields:
-            self._until(15, "a graph's line has 'num_tokens_per_bs'")
-        elif "num_tokens_per_req" in fields:
-            self._from(16, "a graph's line has 'num_tokens_per_req'")
+            self._asks(_GRAPHS[what], f"graphs are captured for '{what}'")
         if what == "target verify" and "bs" in fields:
-            if event == "graph_capture_end":
-                self._from(22, "the verify graph's last line has 'bs'")
-            else:
-                self._until(21, "the verify graph's first line has 'bs'")
+            last = event == "graph_capture_end"
+            self._asks(22 if last else -21, f"the verify graph's {'last' if last else 'first'} line has 'bs'")
 
-    def _from(self, release: int, how: str) -> None:
-        if self._least is None or release > self._least[0]:
+    def _asks(self, release: int, how: str) -> None:
+        """Take what a line asks for: a release at least, or, below zero, at most."""
+        if release > 0 and (self._least is None or release > self._least[0]):
             self._least = (release, how)
-
-    def _until(self, release: int, how: str) -> None:
-        if self._most is None or release < self._most[0]:
-            self._most = (release, how)
+        if release < 0 and (self._most is None or -release < self._most[0]):
+            self._most = (-release, how)
 
     def known(self) -> Known:
         """Return the release the lines agree on; the option names of ``server_args`` are read when asked."""
@@ -228,12 +222,12 @@ class EraWatch:
         names = self._segment.server_args.keys()
         for release, some in CAME.items():
             if found := sorted(some & names):
-                self._from(release, f"server_args has '{found[0]}'")
+                self._asks(release, f"server_args has '{found[0]}'")
             elif len(names) >= _WHOLE_LINE:
-                self._until(release - 1, f"server_args has no '{min(some)}'")
+                self._asks(1 - release, f"server_args has no '{min(some)}'")
         for release, some in WENT.items():
             if found := sorted(some & names):
-                self._until(release, f"server_args has '{found[0]}'")
+                self._asks(-release, f"server_args has '{found[0]}'")
 
 
 def _release(least: int | None, most: int | None) -> str:
