@@ -23,14 +23,12 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from logscope.errors import ContractError, Where, did_you_mean
 from logscope.model import ForwardPass, states
-from logscope.report import Column, Report, Table
+from logscope.report import Column, Item, Report, Table
 from logscope.versions import ERA_WORDS, ID_ITSELF, NEW, OLD, Era, default_layers, shift_of
 
 if TYPE_CHECKING:
     import os
     from collections.abc import Iterable, Sequence
-
-    from logscope.report import Item
 
 # What a draft of the EAGLE-3 paper reads when nothing says otherwise: one low, one middle and one high state.
 DEFAULT_STATES = 3

@@ -12,22 +12,18 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 
 from logscope.asking import Summed
-from logscope.model import CAPTURE_EVENTS
+from logscope.model import CAPTURE_EVENTS, Segment
 from logscope.queries.clock import writer_label
-from logscope.queries.counts import Counts, Seens, Tallies, owned, tally
+from logscope.queries.counts import Bucket, Cell, Counts, Seens, Tallies, owned, tally
 from logscope.queries.rows import joined_words, layers_cell, pass_row, state_row
-from logscope.queries.setup import hidden_by_graphs, hidden_sizes
+from logscope.queries.setup import Sizes, hidden_by_graphs, hidden_sizes
 from logscope.queries.tables import TELLING, columns, table, without_empty
 from logscope.queries.words import and_list, count, layer_list, phase_list, span, whole_numbers
-from logscope.report import Line, Report
+from logscope.report import Context, Line, Mark, Report
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from logscope.model import Segment
-    from logscope.queries.counts import Bucket, Cell
-    from logscope.queries.setup import Sizes
-    from logscope.report import Context, Mark
     from logscope.tables.tables import Tables
 
 MAX_ROWS = 40

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import polars as pl
 
-from logscope.model import CAPTURE_EVENTS, DURING, Place, num_aux
+from logscope.model import CAPTURE_EVENTS, DURING, During, Payload, Place, Segment, num_aux
 from logscope.queries.clock import writer_label
 from logscope.queries.words import (
     most_common,
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from logscope.model import During, Payload, Segment
     from logscope.tables.tables import Tables
 
 # Bounds that keep memory flat on a hostile log; what they leave out is counted.

@@ -11,21 +11,16 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from logscope.asking import Summed
-from logscope.queries.counts import RELATIVE, Counts, Seens, cells_of
-from logscope.queries.lineage import Lineage
+from logscope.queries.counts import RELATIVE, Bucket, Cell, Counts, Seens, cells_of
+from logscope.queries.lineage import Followed, Lineage
 from logscope.queries.rows import state_row
-from logscope.queries.setup import hidden_sizes
+from logscope.queries.setup import Sizes, hidden_sizes
 from logscope.queries.tables import TELLING, columns, table, without_empty
 from logscope.queries.words import and_list, count, layer_list, most_common, percent, state_name
-from logscope.report import Line, Report
+from logscope.report import Context, Line, Report
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
-
-    from logscope.queries.counts import Bucket, Cell
-    from logscope.queries.lineage import Followed
-    from logscope.queries.setup import Sizes
-    from logscope.report import Context
 
 _NORMS = columns(
     f"{TELLING} during role! phase! state! count> rms_min!> rms_median=median!> rms_max=max!> trend! "

@@ -13,12 +13,11 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 
 from logscope.model import CAPTURE_EVENTS
-from logscope.report import Column, Report, Table
+from logscope.report import Column, Context, Report, Table
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from logscope.report import Context
     from logscope.tables.tables import Tables
 
 # Points kept of one series, and of one list of exceptional values.

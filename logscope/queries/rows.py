@@ -9,13 +9,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from logscope.model import states
-from logscope.queries.counts import TREND, Seens
+from logscope.queries.counts import TREND, Bucket, Cell, Seens
 from logscope.queries.words import EMBEDDING, and_list, axes, span, state_name, width_words
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from logscope.queries.counts import Bucket, Cell
     from logscope.queries.setup import Sizes
 
 

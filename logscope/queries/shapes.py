@@ -12,21 +12,17 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 
 from logscope.asking import Summed
-from logscope.model import Place, states
-from logscope.queries.counts import Counts, Seens, cells_of
-from logscope.queries.setup import hidden_sizes
+from logscope.model import Place, Segment, states
+from logscope.queries.counts import Bucket, Cell, Counts, Seen, Seens, cells_of
+from logscope.queries.setup import Sizes, hidden_sizes
 from logscope.queries.tables import TELLING, columns, table
 from logscope.queries.widths import WidthErrors
 from logscope.queries.words import and_list, axes, count, layer_list, source_name, span, state_name, width_words
-from logscope.report import Line, Report
+from logscope.report import Context, Line, Report
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from logscope.model import Segment
-    from logscope.queries.counts import Bucket, Cell, Seen
-    from logscope.queries.setup import Sizes
-    from logscope.report import Context
     from logscope.tables.tables import Tables
 
 MAX_LISTED = 200

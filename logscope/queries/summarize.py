@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 
 from logscope.asking import Summed
-from logscope.model import Place, states
+from logscope.model import Place, Segment, states
 from logscope.queries.acceptance.report import Accept
 from logscope.queries.acceptance.series import Acceptance
 from logscope.queries.captures import (
@@ -28,24 +28,20 @@ from logscope.queries.captures import (
     mode_notes,
     unknown_notes,
 )
-from logscope.queries.counts import ERRORS, Counts, cells_of
+from logscope.queries.counts import ERRORS, Bucket, Counts, cells_of
 from logscope.queries.lineage import Lineage
 from logscope.queries.norms import lineage_facts, lineage_notes, not_told_apart, state_lines
 from logscope.queries.rows import joined_words, pass_row, same_states, state_row
-from logscope.queries.setup import graphs, hidden_sizes
+from logscope.queries.setup import Sizes, graphs, hidden_sizes
 from logscope.queries.tables import TELLING, columns, table, without_empty
 from logscope.queries.widths import WidthErrors
 from logscope.queries.words import EMBEDDING, and_list, count, layer_list, most_common, span
-from logscope.report import Line, Report, Table
+from logscope.report import Column, Context, Line, Mark, Report, Table
 from logscope.versions import SIGNS, EraWatch
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from logscope.model import Segment
-    from logscope.queries.counts import Bucket
-    from logscope.queries.setup import Sizes
-    from logscope.report import Column, Context, Mark
     from logscope.tables.tables import Tables
 
 # Errors in words; each is shown with its first place.

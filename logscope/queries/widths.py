@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import polars as pl
 
 from logscope.model import CAPTURE_EVENTS, Place
-from logscope.queries.sizes import VOCABULARIES, explain_sizes
+from logscope.queries.sizes import VOCABULARIES, SizeReading, explain_sizes
 from logscope.queries.words import count, layer_list, whole_numbers
 
 if TYPE_CHECKING:
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
     from logscope.queries.counts import Counts
     from logscope.queries.setup import Sizes
-    from logscope.queries.sizes import SizeReading
     from logscope.tables.tables import Tables
 
 MAX_KEPT = 64
