@@ -268,14 +268,13 @@ def _config_values(values: dict[str, Any], text: str, name: str) -> dict[str, An
             help="give the config.json of the draft (--speculative-draft-model-path); a TOML contract can name the"
             " target's as target_config",
         )
-    found = {
+    both = inner | {key: value for key, value in values.items() if key in ("hidden_size", "vocab_size", "torch_dtype")}
+    found = {name: values.get(name) for name in ("num_aux_hidden_states", "target_hidden_size", "draft_vocab_size")}
+    found |= {
         "aux_layer_ids": ids or None,
-        "num_aux_hidden_states": values.get("num_aux_hidden_states"),
-        "hidden_size": values.get("hidden_size", inner.get("hidden_size")),
-        "target_hidden_size": values.get("target_hidden_size"),
-        "vocab_size": values.get("vocab_size", inner.get("vocab_size")),
-        "draft_vocab_size": values.get("draft_vocab_size"),
-        "dtype": values.get("dtype", values.get("torch_dtype", inner.get("torch_dtype"))),
+        "hidden_size": both.get("hidden_size"),
+        "vocab_size": both.get("vocab_size"),
+        "dtype": values.get("dtype", both.get("torch_dtype")),
         "architecture": architecture,
     }
     if eagle.get("use_aux_hidden_state") is False and ids is None:
@@ -285,43 +284,37 @@ def _config_values(values: dict[str, Any], text: str, name: str) -> dict[str, An
 
 def _target_values(values: dict[str, Any], _text: str, _name: str) -> dict[str, Any]:
     """Return what the target's config says about it."""
-    inner = _inner(values, "text_config")
+    both = _inner(values, "text_config") | values
     found = {
-        "target_num_hidden_layers": values.get("num_hidden_layers", inner.get("num_hidden_layers")),
-        "target_hidden_size": values.get("hidden_size", inner.get("hidden_size")),
+        name: both.get(name.removeprefix("target_")) for name in ("target_num_hidden_layers", "target_hidden_size")
     }
     return {key: value for key, value in found.items() if value is not None}
 
 
 # Where a config.json writes what the contract calls otherwise, for the place of an error.
 _JSON_NAMES = {
-    "aux_layer_ids": "eagle_aux_hidden_state_layer_ids",
-    "dtype": "torch_dtype",
-    "architecture": "architectures",
-}
+    "aux_layer_ids": "eagle_aux_hidden_state_layer_ids", "dtype": "torch_dtype", "architecture": "architectures",
+}  # fmt: skip
 _KEYS = (*(name for name in Contract.model_fields if name != "source"), "draft_config", "target_config")
 
 
 def _build(values: dict[str, Any], name: str, text: str | None) -> Contract:
-    for key in values:
-        if key not in _KEYS:
-            raise ContractError(
-                f"a contract has no '{key}'",
-                where=_key_place(name, text, key),
-                why=did_you_mean(key, _KEYS),
-                note=f"it knows {', '.join(_KEYS)}",
-            )
+    if unknown := [key for key in values if key not in _KEYS]:
+        raise ContractError(
+            f"a contract has no '{unknown[0]}'",
+            where=_key_place(name, text, unknown[0]),
+            why=did_you_mean(unknown[0], _KEYS),
+            note=f"it knows {', '.join(_KEYS)}",
+        )
     try:
         return Contract(**values, source=name)
     except ValidationError as error:
         first = error.errors()[0]
-        key = str(first["loc"][0]) if first["loc"] else ""
-        what = first["msg"].removeprefix("Value error, ")
-        got = first["input"]
+        key, what = str(first["loc"][0]) if first["loc"] else "", first["msg"].removeprefix("Value error, ")
         raise ContractError(
             f"'{key}' of {name} cannot be used" if key else f"{name} contradicts itself",
             where=_key_place(name, text, key) if key else Where(name),
-            why=f"{what[0].lower()}{what[1:]}" + ("" if not key else f"; it is {got!r}"),
+            why=f"{what[0].lower()}{what[1:]}" + (f"; it is {first['input']!r}" if key else ""),
             help="layers are lists of whole numbers, sizes are whole numbers above 0" if key else None,
         ) from None
 
