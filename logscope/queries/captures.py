@@ -14,7 +14,7 @@ import polars as pl
 from logscope.asking import Summed
 from logscope.model import CAPTURE_EVENTS, Segment
 from logscope.queries.clock import writer_label
-from logscope.queries.counts import Bucket, Cell, Counts, Seens, Tallies, owned, tally
+from logscope.queries.counts import Bucket, Cell, Counts, Seens, Tallies, owned, tally, together
 from logscope.queries.rows import joined_words, layers_cell, pass_row, state_row
 from logscope.queries.setup import Sizes, hidden_by_graphs, hidden_sizes
 from logscope.queries.tables import TELLING, columns, table, without_empty
@@ -137,7 +137,7 @@ def mode_notes(buckets: Iterable[Bucket]) -> list[str]:
     """Say when extend and verify of one run join with different hidden modes: both need all rows (FULL)."""
     seen: dict[tuple[Any, ...], dict[str, list[str]]] = {}
     for bucket in buckets:
-        mode = bucket.of_cells("mode", event="aux_concat").mostly("mode")
+        mode = bucket.of_event("aux_concat").mostly("mode")
         if mode and bucket.key.role == "target":
             seen.setdefault((*bucket.key[:2], bucket.key.site), {}).setdefault(mode, []).append(bucket.key.phase)
     return [
@@ -250,10 +250,8 @@ def _turn(bucket: Bucket) -> str | None:
 
 def unknown_notes(buckets: Iterable[Bucket]) -> list[str]:
     """Say why the phase of some passes is not known, in the words of who labelled them."""
-    reasons: Counter[str] = Counter()
-    for bucket in buckets:
-        reasons.update(bucket.numbers("reason"))
-    return [f"the phase of {count(number, 'pass')} is unknown: {reason}" for reason, number in reasons.most_common(3)]
+    reasons = Counter(together(buckets).numbers("reason")).most_common(3)
+    return [f"the phase of {count(number, 'pass')} is unknown: {reason}" for reason, number in reasons]
 
 
 def copies_notes(counts: Counts, buckets: Iterable[Bucket]) -> list[str]:

@@ -139,6 +139,14 @@ class Seens:
         return min((seen.first for seen in self.of(kind).values()), default=None)
 
 
+def together(some: Iterable[Seens]) -> Seens:
+    """Return what several say, as one."""
+    made = Seens()
+    for one in some:
+        made.merge(one)
+    return made
+
+
 class Tallies(dict[Any, Any]):
     """What was seen, by key."""
 
@@ -380,7 +388,7 @@ class Bucket(Seens):
     def sets(self) -> dict[tuple[int | None, ...], Seen]:
         """The sets of captured layers of its complete passes; where these are the minority, of all its passes."""
         sets, cut = self.of("set"), self.of("cut set")
-        if 2 * sum(seen.number for seen in sets.values()) > self.passes or not cut:
+        if 2 * self.total("set") > self.passes or not cut:
             return sets
         merged = Seens()
         for layers, seen in [*sets.items(), *cut.items()]:
@@ -398,16 +406,12 @@ class Bucket(Seens):
     @property
     def copies(self) -> int | None:
         """The usual number of copies of its records."""
-        usual: int | None = self.of_cells("copies").mostly("copies")
+        usual: int | None = together(self.cells.values()).mostly("copies")
         return usual
 
-    def of_cells(self, kind: str, *, event: str | None = None) -> Seens:
-        """Return what was seen of a kind in its records (of an event)."""
-        seens = Seens()
-        for cell in self.cells.values():
-            for value, seen in cell.of(kind).items() if event in (None, cell.event) else ():
-                seens.add(kind, value, seen)
-        return seens
+    def of_event(self, event: str) -> Seens:
+        """Return what was seen of the records of an event."""
+        return together(cell for cell in self.cells.values() if cell.event == event)
 
     def place(self, line: int) -> Place:
         """Return where a line of its log stands."""

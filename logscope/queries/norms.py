@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from logscope.asking import Summed
-from logscope.queries.counts import RELATIVE, Bucket, Cell, Counts, Seens, cells_of
+from logscope.queries.counts import RELATIVE, Bucket, Cell, Counts, cells_of, together
 from logscope.queries.lineage import Followed, Lineage
 from logscope.queries.rows import state_row
 from logscope.queries.setup import Sizes, hidden_sizes
@@ -313,9 +313,7 @@ def lineage_notes(lineage: Lineage) -> list[str]:
 
 def _join_notes(lineage: Lineage) -> list[str]:
     """Say where joined states are not their captures, or begin with another one than the lowest."""
-    notes, every = [], Seens()
-    for found in lineage.joins.values():
-        every.merge(found)
+    notes, every = [], together(lineage.joins.values())
     for kind in ("norm", "head"):
         off = [found for found in lineage.joins.values() if found.numbers(kind).get(False)]
         if not off:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 def pass_row(bucket: Bucket, sizes: Sizes) -> dict[str, Any]:
     """Return what is known of the passes of a bucket, as a row; what only the target has is null for the draft."""
-    target, usual, modes = bucket.key.role == "target", bucket.usual, bucket.of_cells("mode", event="aux_concat")
+    target, usual, modes = bucket.key.role == "target", bucket.usual, bucket.of_event("aux_concat").numbers("mode")
     per_pass = len(usual) if usual is not None else _per_pass(bucket)
     return {
         **bucket.key._asdict(),
@@ -32,7 +32,7 @@ def pass_row(bucket: Bucket, sizes: Sizes) -> dict[str, Any]:
         "per_pass": per_pass if target else None,
         "layers": layers_cell(usual) if usual is not None else "varies" if bucket.sets else "",
         "joined": "; ".join(joined_words(bucket, sizes)),
-        "mode": ", ".join(sorted(modes.of("mode"), key=lambda mode: -modes.numbers("mode")[mode])),
+        "mode": ", ".join(sorted(modes, key=lambda mode: -modes[mode])),
         "copies": bucket.copies,
         "known_by": bucket.mostly("evidence"),
         "reasons": list(bucket.of("reason"))[:3],

@@ -13,7 +13,7 @@ import polars as pl
 
 from logscope.asking import Summed
 from logscope.model import Place, Segment, states
-from logscope.queries.counts import Bucket, Cell, Counts, Seen, Seens, cells_of
+from logscope.queries.counts import Bucket, Cell, Counts, Seen, cells_of, together
 from logscope.queries.setup import Sizes, hidden_sizes
 from logscope.queries.tables import TELLING, columns, table
 from logscope.queries.widths import WidthErrors
@@ -150,25 +150,19 @@ class _Answer:
         if mode in ("LAST", "1") and key.role == "draft":
             return f"{'all rows' if key.phase == 'decode' else 'the last row of each request'} (mode {mode})"
         segment = self._counts.segments.get(key[:2])
-        tokens = "draft tokens" if segment is None or segment.num_draft_tokens is None else (
-            f"{segment.num_draft_tokens} draft tokens"
-        )  # fmt: skip
-        topk = "" if segment is None or segment.topk is None else f" {segment.topk}"
+        number, topk = (segment.num_draft_tokens, segment.topk) if segment is not None else (None, None)
+        tokens = "draft tokens" if number is None else f"{number} draft tokens"
         fixed = {
-            "decode": "requests" if key.role == "target" else f"requests x topk{topk}",
+            "decode": "requests" if key.role == "target" else f"requests x topk{'' if topk is None else f' {topk}'}",
             "extend": "new tokens of the prompts",
             "verify": f"requests x {tokens}",
             "draft_extend": "accepted tokens only" if self._kept(*key[:2]) else f"requests x {tokens}",
         }
         return fixed.get(key.phase, "not known")
 
-    def _kept(self, file: str, segment: int) -> dict[tuple[int, ...], Seen]:
+    def _kept(self, *run: Any) -> dict[tuple[int, ...], Seen]:
         """Return what draft passes read that kept accepted rows only: rows, verified rows and where these stand."""
-        kept = Seens()
-        for bucket in self._counts.buckets.values():
-            for value, seen in bucket.of("kept").items() if bucket.key[:2] == (file, segment) else ():
-                kept.add("kept", value, seen)
-        return kept.of("kept")
+        return together(one for one in self._counts.buckets.values() if one.key[:2] == run).of("kept")
 
     def _shape_rows(self, buckets: Iterable[Bucket]) -> tuple[list[dict[str, Any]], int]:
         """Return one row per distinct shape of a run, by width and rows, and how many are left out."""
@@ -198,11 +192,8 @@ class _Answer:
     def _explanations(self) -> list[str]:
         counts, notes = self._counts, []
         for (file, number), segment in counts.segments.items():
-            served = [
-                bucket
-                for bucket in counts.buckets.values()
-                if bucket.key[:2] == (file, number) and bucket.key.during == "serving"
-            ]
+            run = (file, number, "serving")
+            served = [one for one in counts.buckets.values() if (*one.key[:2], one.key.during) == run]
             notes += [counts.in_run(file, number, said) for said in self._within(segment, served)]
         return [*notes, *_between(counts), *_models(self._sizes)]
 
@@ -228,21 +219,21 @@ class _Answer:
             read = f"verify reads {count(verified, 'row')}"
             if draft_tokens:
                 read = f"verify reads {count(verified // draft_tokens, 'request')} x {draft_tokens} draft tokens"
-            passes = sum(bucket.total("kept") for bucket in buckets)
+            passes = together(buckets).total("kept")
             notes.append(
                 f"{verified} rows and {count(rows, 'row')} of the same width differ in rows, not in states: {read} "
                 f"({Place(segment.file, line)}), draft_extend kept {count(rows, 'accepted row')} "
                 f"({Place(segment.file, kept[clear].first)}); so in {count(passes, 'pass')} (spec v1)"
             )
-        target, draft = (_usual_join(buckets, role) for role in ("target", "draft"))
+        by_role = (together(bucket for bucket in buckets if bucket.key.role == role) for role in ("target", "draft"))
+        target, draft = ((one.mostly("join") or (None, None))[1] for one in by_role)
         if target is not None and draft is not None and target != draft:
             notes.append(
                 f"aux concat prints two widths: {states(target, hidden)} is what the target joined, "
                 f"{states(draft, hidden)} is the draft's own output (the draft shares the logits processor)"
             )
-        drafts = [bucket for bucket in buckets if bucket.key.role == "draft"]
-        inputs = [cell for bucket in drafts for cell in bucket.cells.values() if cell.event == "forward"]
-        read_widths = {shape[-1] for cell in inputs for shape in cell.of("shape")}
+        inputs = [bucket.of_event("forward") for bucket in buckets if bucket.key.role == "draft"]
+        read_widths = {shape[-1] for each in inputs for shape in each.of("shape")}
         if hidden and len(read_widths) > 1 and hidden in read_widths:
             notes.append(
                 f"the draft reads {states(max(read_widths), hidden)} after a target pass, and {hidden} in its decode "
@@ -304,17 +295,6 @@ def _headline(buckets: list[Bucket], sizes: Sizes, *, serving: bool) -> str:
 def cell_name(cell: Cell, role: str) -> str:
     """Return what a record holds, in words, whatever its layer."""
     return "hidden capture" if cell.captured else state_name(cell.event, cell.layer, role)
-
-
-def _usual_join(buckets: list[Bucket], role: str) -> int | None:
-    """Return the usual width of the ``aux_concat`` of one model."""
-    widths = Seens()
-    for bucket in buckets:
-        for (_, width), seen in bucket.of("join").items() if bucket.key.role == role else ():
-            if width is not None:
-                widths.add("width", width, seen)
-    usual: int | None = widths.mostly("width")
-    return usual
 
 
 def _heights(bucket: Bucket) -> dict[int, int]:

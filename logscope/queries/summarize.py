@@ -28,7 +28,7 @@ from logscope.queries.captures import (
     mode_notes,
     unknown_notes,
 )
-from logscope.queries.counts import ERRORS, Bucket, Counts, cells_of
+from logscope.queries.counts import ERRORS, Bucket, Counts, cells_of, together
 from logscope.queries.lineage import Lineage
 from logscope.queries.norms import lineage_facts, lineage_notes, not_told_apart, state_lines
 from logscope.queries.rows import joined_words, pass_row, same_states, state_row
@@ -134,9 +134,8 @@ class _Answer:
         self.serving, self.apart = self.counts.ordered(serving=True), self.counts.ordered(serving=False)
         self.accept_rows = _accept_rows(Acceptance(accept.combine([self.lines])))
         self.accept_report = accept.report(self.lines, context)
-        self.events: Counter[str] = Counter()
-        for seens in self.counts.lines.values():
-            self.events.update(seens.numbers("event"))
+        said = together(self.counts.lines.values())
+        self.events, self.strays = said.numbers("event"), said.numbers("stray")
         self.eras = {key: EraWatch(segment) for key, segment in self.counts.segments.items()}
         for (file, number, *_), payload in signs.items():
             if (file, number) in self.eras:
@@ -338,12 +337,9 @@ class _Answer:
         if found.unparsed:
             lost = count(found.unparsed, "record")
             notes.append(f"{lost} could not be read; logscope events lists them with the reason")
-        strays: Counter[str] = Counter()
-        for lines in self.counts.lines.values():
-            strays.update(lines.numbers("stray"))
-        del strays["capture_plan"]
+        strays = {event: number for event, number in self.strays.items() if event != "capture_plan"}
         if strays:
-            total = count(strays.total(), "debug record belongs", "debug records belong")
+            total = count(sum(strays.values()), "debug record belongs", "debug records belong")
             notes.append(f"{total} to no forward pass ({', '.join(list(strays)[:5])}); logscope events shows them")
         if self.lines.repeated:
             hidden = count(self.lines.repeated, "repeated line")
