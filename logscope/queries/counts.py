@@ -505,8 +505,9 @@ class Counts:
         passes = passes.with_columns(pl.col("site").forward_fill().backward_fill().over(names))
         buckets, passes = owned(tables, passes, self.buckets, [*names[:3], *Key._fields[3:]], Bucket)
         _count_passes(passes, records, buckets)
-        of_record = passes["owner"].to_numpy()[passes["key"].search_sorted(records["pass"]).to_numpy()]
-        _count_values(tables, *self._cells(tables, of_record, buckets))
+        of_record = passes.select("owner", "number")[passes["key"].search_sorted(records["pass"])]
+        cells, of_cell = self._cells(tables, of_record["owner"].to_numpy(), buckets)
+        _count_values(tables, of_record["number"], cells, of_cell)
 
     def _cells(
         self, tables: Tables, of_record: NDArray[np.int64], buckets: Sequence[Bucket]
@@ -588,13 +589,16 @@ def _count_passes(passes: pl.DataFrame, records: pl.DataFrame, buckets: Sequence
         tally(buckets, "differs", said.filter(odd), "event", "said", "captures")
 
 
-def _count_values(tables: Tables, cells: Sequence[Cell], of_cell: NDArray[np.int64]) -> None:
-    """Take the norms of a batch: what is finite into the spread of its cell, the rest counted and pointed at."""
+def _count_values(tables: Tables, numbers: pl.Series, cells: Sequence[Cell], of_cell: NDArray[np.int64]) -> None:
+    """Take the norms of a batch: what is finite into the spread of its cell, the rest counted and pointed at.
+
+    ``numbers``: of the pass of each record, as its file counts them, so that the answer is the same in any company.
+    """
     records = tables.records
     norm, usable, total = pl.col("norm"), pl.col("usable"), pl.col("values").list.sum().fill_null(0.0)
     size = (pl.col("rows") * pl.col("width")).cast(pl.Float64)
     finite = usable & norm.is_finite().fill_null(value=False) & total.is_finite()
-    table = records.with_columns(owner=of_cell, rms=pl.when(size > 0).then(norm / size.sqrt())).with_row_index("row")
+    table = records.with_columns(owner=of_cell, number=numbers, rms=pl.when(size > 0).then(norm / size.sqrt()))
     for kind, wanted in {
         "non_finite": usable & ~(norm.is_finite().fill_null(value=True) & total.is_finite()),
         "without_norm": usable & norm.is_null() & total.is_finite(),
@@ -610,7 +614,7 @@ def _count_values(tables: Tables, cells: Sequence[Cell], of_cell: NDArray[np.int
     tally(cells, "variant", table_, "writer")
     for (owner,), some in table.filter(finite).group_by("owner", maintain_order=True):
         cell, sized = cells[owner], some.filter(pl.col("rms").is_not_null())
-        cell.rms = Spread.of(sized["rms"].to_numpy(), sized["pass"].to_numpy())
+        cell.rms = Spread.of(sized["rms"].to_numpy(), sized["number"].to_numpy())
         cell.prints = [
             (one, *(values or ())) for one, values in some.select("norm", "values").head(_NAMED_BY).iter_rows()
         ]
