@@ -35,7 +35,7 @@ MAX_VALUES = 2048
 MAX_SETS = 64
 MAX_PLACES = 8
 # Kinds whose values damage makes up without end.
-_WIDE = frozenset({"set", "cut set", "join", "reason", "kept"})
+_WIDE = frozenset({"set", "every set", "join", "reason", "kept"})
 # The median of a state is known within this share of its value.
 RELATIVE = 0.0005
 _BIN = math.log((1 + RELATIVE) / (1 - RELATIVE))
@@ -345,9 +345,9 @@ class Bucket(Seens):
     """The passes of one key.
 
     Kinds: ``pass``, ``incomplete``, ``odd`` (writers differ), ``marked`` (prefixes tell its writers apart),
-    ``evidence``, ``reason``, ``rows``; ``set`` and ``cut
-    set`` (captured layers of complete and of other passes), ``join`` (states, width), ``differs`` (event,
-    states it says, captured), ``kept`` (rows, verified rows and where, of draft passes that read fewer than verified).
+    ``evidence``, ``reason``, ``rows``; ``set`` and ``every set`` (captured layers of complete and of all passes),
+    ``join`` (states, width), ``differs`` (event, states it says, captured), ``kept`` (rows, verified rows and where, of
+    draft passes that read fewer than verified).
     """
 
     __slots__ = ("cells", "key")
@@ -385,23 +385,19 @@ class Bucket(Seens):
         return (min(known), max(known)) if known else (None, None)
 
     @property
+    def _sets(self) -> str:
+        return "set" if 2 * self.total("set") > self.passes else "every set"
+
+    @property
     def sets(self) -> dict[tuple[int | None, ...], Seen]:
         """The sets of captured layers of its complete passes; where these are the minority, of all its passes."""
-        sets, cut = self.of("set"), self.of("cut set")
-        if 2 * self.total("set") > self.passes or not cut:
-            return sets
-        merged = Seens()
-        for layers, seen in [*sets.items(), *cut.items()]:
-            merged.add("set", layers, seen)
-        return merged.of("set")
+        return self.of(self._sets)
 
     @property
     def usual(self) -> tuple[int | None, ...] | None:
         """The set of captured layers of more than half of its passes, None when there is no such set."""
-        numbers = {layers: seen.number for layers, seen in self.sets.items()}
-        layers = most_common(numbers)
-        total = sum(numbers.values()) + self.left_out.get("set", 0)
-        return layers if layers is not None and 2 * numbers[layers] > total else None
+        layers: tuple[int | None, ...] | None = self.mostly(self._sets)
+        return layers if layers is not None and 2 * self.sets[layers].number > self.total(self._sets) else None
 
     @property
     def copies(self) -> int | None:
@@ -582,7 +578,7 @@ def _count_passes(passes: pl.DataFrame, records: pl.DataFrame, buckets: Sequence
     tally(buckets, "rows", passes.filter(pl.col("rows").is_not_null()), "rows")
     tally(buckets, "kept", passes.filter(fewer), "rows", "due_rows", "due_line")
     tally(buckets, "set", target.filter(complete), "layers")
-    tally(buckets, "cut set", target.filter(~complete), "layers")
+    tally(buckets, "every set", target, "layers")
     for name, event in (("end", "forward_end"), ("join", "aux_concat")):
         said = target.with_columns(said=records["num_aux"].gather(target[name]), event=pl.lit(event))
         odd = complete & (pl.col("captures") > 0) & (pl.col("said") != pl.col("captures"))

@@ -6,10 +6,11 @@ meaning in all of them. It must not know which table a row stands in.
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from logscope.model import states
-from logscope.queries.counts import TREND, Bucket, Cell, Seens
+from logscope.queries.counts import TREND, Bucket, Cell, cells_of
 from logscope.queries.words import EMBEDDING, and_list, axes, span, state_name, width_words
 
 if TYPE_CHECKING:
@@ -41,11 +42,10 @@ def pass_row(bucket: Bucket, sizes: Sizes) -> dict[str, Any]:
 
 def _per_pass(bucket: Bucket) -> str | None:
     """Return the captures of one pass where these differ: ``3 in 249, 2 in 1``."""
-    numbers = Seens()
+    numbers: Counter[int] = Counter()
     for layers, seen in bucket.sets.items():
-        numbers.add("captures", len(layers), seen)
-    ordered = sorted(numbers.numbers("captures").items(), key=lambda each: -each[1])
-    return ", ".join(f"{number} in {passes:,}" for number, passes in ordered) or None
+        numbers[len(layers)] += seen.number
+    return ", ".join(f"{number} in {passes:,}" for number, passes in numbers.most_common()) or None
 
 
 def state_row(bucket: Bucket, cell: Cell, sizes: Sizes) -> dict[str, Any]:
@@ -104,15 +104,13 @@ def joined_words(bucket: Bucket, sizes: Sizes) -> list[str]:
 def same_states(buckets: Iterable[Bucket]) -> list[str]:
     """Say when several logs print the very same states: the files of one run's writers, not several runs."""
     prints: dict[str, list[str]] = {}
-    for bucket in buckets:
-        if bucket.key.role == "target":
-            named = [(cell, cell.digest) for cell in bucket.cells.values()]
-            known = [f"{bucket.key.phase} {cell.event} {cell.layer} {name}" for cell, name in named if name]
-            prints.setdefault(bucket.key.file, []).extend(known)
+    for bucket, cell in cells_of(bucket for bucket in buckets if bucket.key.role == "target"):
+        if cell.prints:
+            name = f"{bucket.key.phase} {cell.event} {cell.layer} {cell.digest}"
+            prints.setdefault(bucket.key.file, []).append(name)
     logs: dict[tuple[str, ...], list[str]] = {}
     for file, names in prints.items():
-        if names:
-            logs.setdefault(tuple(sorted(names)), []).append(file)
+        logs.setdefault(tuple(sorted(names)), []).append(file)
     return [
         f"{and_list(files)} print the same states: files of one run's writers, or the same work served twice; their "
         "numbers stand apart and are not to be added up"

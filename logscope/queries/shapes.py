@@ -309,22 +309,17 @@ def _heights(bucket: Bucket) -> dict[int, int]:
 
 def _ambiguous_rows(buckets: list[Bucket]) -> list[str]:
     """Name a row count that is an extend in one place and a verify in another: rows alone do not tell them apart."""
-    extend: dict[int, tuple[Bucket, int]] = {}
-    verify: dict[int, tuple[Bucket, int]] = {}
+    found: dict[str, dict[int, tuple[Place, str]]] = {"extend": {}, "verify": {}}
     for bucket in buckets:
-        into = {"extend": extend, "verify": verify}.get(bucket.key.phase)
-        if bucket.key.role == "target" and into is not None:
+        if bucket.key.role == "target" and bucket.key.phase in found:
             for rows, line in _heights(bucket).items():
-                into.setdefault(rows, (bucket, line))
-    shared = sorted(extend.keys() & verify.keys())
-    if not shared:
-        return []
-    rows = shared[0]
-    (first, first_line), (other, other_line) = extend[rows], verify[rows]
-    how = and_list(sorted({str(first.mostly("evidence")), str(other.mostly("evidence"))}))
-    at, there = Place(first.key.file, first_line), Place(other.key.file, other_line)
-    tokens = count(rows, "new token")
-    return [f"{count(rows, 'row')} can be either: an extend of {tokens} at {at}, a verify at {there} (known by {how})"]
+                found[bucket.key.phase].setdefault(rows, (bucket.place(line), str(bucket.mostly("evidence"))))
+    for rows in sorted(found["extend"].keys() & found["verify"].keys())[:1]:
+        (at, one), (there, other) = found["extend"][rows], found["verify"][rows]
+        said, tokens = f"{count(rows, 'row')} can be either", count(rows, "new token")
+        how = and_list(sorted({one, other}))
+        return [f"{said}: an extend of {tokens} at {at}, a verify at {there} (known by {how})"]
+    return []
 
 
 def _odd_rows(buckets: list[Bucket], draft_tokens: int | None) -> list[str]:
