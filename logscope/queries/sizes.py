@@ -24,8 +24,7 @@ VOCABULARIES = frozenset((
 ))  # fmt: skip
 # "captured 2 of 3 aux hidden states"; "The model captured 2 aux hidden states, but --return-... names 3 layers".
 _COUNTED = re.compile(
-    r"captured (?P<got>\d{1,4}) of (?P<want>\d{1,4}) aux hidden states"
-    r"|captured (?P<had>\d{1,4}) aux hidden states, but \S+ names (?P<named>\d{1,4}) layers"
+    r"captured (\d{1,4}) (?:of (\d{1,4}) aux hidden states|aux hidden states, but \S+ names (\d{1,4}) layers)"
 )
 # A hidden size below this is no model's, and more states than this no model has.
 _SMALLEST_HIDDEN = 256
@@ -125,10 +124,7 @@ def explain_count(message: str) -> SizeReading | None:
     found = _COUNTED.search(message)
     if found is None:
         return None
-    numbers = {key: int(value) for key, value in found.groupdict().items() if value is not None}
-    got, want = numbers.get("got", numbers.get("had")), numbers.get("want", numbers.get("named"))
-    if got is None or want is None:
-        return None
+    got, want = int(found[1]), int(found[2] or found[3])
     off = f"{want - got} missing" if got < want else f"{got - want} too many"
     text = (
         f"{count(got, 'hidden state')} captured where {want} were asked for: {off}; a layer id equal to the number of"
