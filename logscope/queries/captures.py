@@ -47,17 +47,18 @@ class Writers(Tallies):
     @classmethod
     def of(cls, tables: Tables) -> Writers:
         """Count the prints of a batch, every copy."""
-        served = (pl.col("role") == "target") & (pl.col("during") == "serving")
-        captured = pl.col("event").cast(pl.String).is_in(list(CAPTURE_EVENTS))
-        records = tables.records.with_row_index("record").filter(captured)
-        records = records.join(tables.passes.filter(served), left_on="pass", right_on="key", how="semi")
-        # Texts of a prefix differ by their time: who printed is one of few.
-        writers = pl.Series([writer_label(one) for one in tables.prefixes], dtype=pl.String)
-        prints = tables.prints.select("record", "line", "same", writer=writers.gather(tables.prints["prefix"]))
-        table = prints.filter(pl.col("writer") != "").join(
-            records.select("file", "segment", "layer", record=pl.col("record").cast(pl.Int64)), on="record"
-        )
         found = cls()
+        # Texts of a prefix differ by their time: who printed is one of few.
+        names = pl.Series([writer_label(one) for one in tables.prefixes], dtype=pl.String)
+        prints = tables.prints.select("record", "line", "same", writer=names.gather(tables.prints["prefix"]))
+        prints = prints.filter(pl.col("writer") != "")
+        if prints.is_empty():
+            return found
+        served = tables.passes.filter((pl.col("role") == "target") & (pl.col("during") == "serving"))
+        captured = pl.col("event").cast(pl.String).is_in(list(CAPTURE_EVENTS))
+        records = tables.records.with_columns(record=pl.int_range(pl.len(), dtype=pl.Int64)).filter(captured)
+        records = records.join(served, left_on="pass", right_on="key", how="semi")
+        table = prints.join(records.select("file", "segment", "layer", "record"), on="record", maintain_order="left")
         owners, rows = owned(tables, table, found, ["file", "segment", "writer"])
         tally(owners, "print", rows, "layer")
         tally(owners, "differ", rows.filter(~pl.col("same")), "layer")

@@ -191,9 +191,8 @@ def tally(owners: Sequence[Seens], kind: str, rows: pl.DataFrame, *values: str) 
     """Count rows (``owner``: a place in ``owners``, ``line``) by the values of some columns, under a kind."""
     line = pl.col("line")
     seen = (pl.len(), line.min().alias("first"), line.max().alias("last"), line.head(MAX_PLACES).alias("places"))
-    for owner, *some, number, first, last, places in (
-        rows.group_by("owner", *values, maintain_order=True).agg(*seen).iter_rows()
-    ):
+    found = rows.group_by("owner", *values, maintain_order=True).agg(*seen) if rows.height else rows.clear()
+    for owner, *some, number, first, last, places in found.iter_rows():
         value = tuple(tuple(each) if isinstance(each, list) else each for each in some) or (None,)
         owners[owner].add(kind, value if len(value) > 1 else value[0], Seen(number, first, last, places))
 
