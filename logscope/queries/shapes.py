@@ -15,8 +15,8 @@ from logscope.asking import Summed
 from logscope.model import Place, Segment, states
 from logscope.queries.counts import Bucket, Cell, Counts, Seen, cells_of, together
 from logscope.queries.setup import Sizes, hidden_sizes
+from logscope.queries.sizes import WidthErrors
 from logscope.queries.tables import TELLING, columns, table
-from logscope.queries.widths import WidthErrors
 from logscope.queries.words import and_list, axes, count, layer_list, source_name, span, state_name, width_words
 from logscope.report import Context, Line, Report
 

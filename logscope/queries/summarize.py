@@ -33,8 +33,8 @@ from logscope.queries.lineage import Lineage
 from logscope.queries.norms import lineage_facts, lineage_notes, not_told_apart, state_lines
 from logscope.queries.rows import joined_words, pass_row, same_states, state_row
 from logscope.queries.setup import Sizes, graphs, hidden_sizes
+from logscope.queries.sizes import WidthErrors
 from logscope.queries.tables import TELLING, columns, table, without_empty
-from logscope.queries.widths import WidthErrors
 from logscope.queries.words import EMBEDDING, and_list, count, layer_list, most_common, span
 from logscope.report import Column, Context, Line, Mark, Report, Table
 from logscope.versions import SIGNS, EraWatch
