@@ -35,6 +35,20 @@ class Question(Protocol):
         """Return the answer."""
 
 
+class Summed:
+    """A question whose part is a tuple of sums: each kind makes one of a batch (``of``), and adds them up (``sum``)."""
+
+    kinds: tuple[Any, ...] = ()
+
+    def partial(self, tables: Tables) -> tuple[Any, ...]:
+        """Return what a batch contributes, one of each kind."""
+        return tuple(kind.of(tables) for kind in self.kinds)
+
+    def combine(self, parts: Sequence[tuple[Any, ...]]) -> tuple[Any, ...]:
+        """Add batches up."""
+        return tuple(kind.sum([part[at] for part in parts]) for at, kind in enumerate(self.kinds))
+
+
 class Asked:
     """A question while batches are given to it."""
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 import json
 import re
 import tomllib
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
@@ -22,14 +23,12 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from logscope.errors import ContractError, Where, did_you_mean
 from logscope.model import ForwardPass, states
-from logscope.report import Column, Report, Table
+from logscope.report import Column, Item, Report, Table
 from logscope.versions import ERA_WORDS, ID_ITSELF, NEW, OLD, Era, default_layers, shift_of
 
 if TYPE_CHECKING:
     import os
     from collections.abc import Iterable, Sequence
-
-    from logscope.report import Item
 
 # What a draft of the EAGLE-3 paper reads when nothing says otherwise: one low, one middle and one high state.
 DEFAULT_STATES = 3
@@ -98,24 +97,21 @@ class Contract(BaseModel):
     @field_validator("aux_layers")
     @classmethod
     def _printed_layers(cls, layers: tuple[int, ...] | None) -> tuple[int, ...] | None:
-        if layers is not None:
-            if not layers:
-                raise ValueError("at least one layer is needed")
-            if min(layers) < 0:
-                raise ValueError("a printed layer is never negative: 0 is the embedding")
-            if len(set(layers)) != len(layers):
-                raise ValueError("a layer stands twice: SGLang captures each layer once")
-            return tuple(sorted(layers))
-        return None
+        if layers is None:
+            return None
+        if not layers:
+            raise ValueError("at least one layer is needed")
+        if min(layers) < 0:
+            raise ValueError("a printed layer is never negative: 0 is the embedding")
+        if len(set(layers)) != len(layers):
+            raise ValueError("a layer stands twice: SGLang captures each layer once")
+        return tuple(sorted(layers))
 
     @model_validator(mode="after")
     def _agrees(self) -> Contract:
-        if self.aux_layers is not None and self.aux_layer_ids is not None:
-            possible = {reading.layers for reading in _by_ids(self.aux_layer_ids, None, None)}
-            if self.aux_layers not in possible:
-                raise ValueError(
-                    f"aux_layers {list(self.aux_layers)} is no reading of aux_layer_ids {list(self.aux_layer_ids)}"
-                )
+        ids, layers = self.aux_layer_ids, self.aux_layers
+        if layers is not None and ids is not None and layers not in [one.layers for one in _by_ids(ids, None, None)]:
+            raise ValueError(f"aux_layers {list(layers)} is no reading of aux_layer_ids {list(ids)}")
         return self
 
     @property
@@ -161,26 +157,24 @@ class Contract(BaseModel):
 
 def _by_ids(ids: tuple[int, ...], era: Era | None, target_type: str | None) -> tuple[Reading, ...]:
     """Return what config ids can mean: id + 1 is the rule, the id itself the exception of one family since 0.5.13."""
-
-    def layers(shift: int) -> tuple[int, ...]:
-        return tuple(sorted({one + shift for one in ids}))
-
+    above, same = (tuple(sorted({one + shift for one in ids})) for shift in (1, 0))
+    old, new = ERA_WORDS[OLD], ERA_WORDS[NEW]
+    until = Reading(above, OLD, f"{old}: config ids + 1", old)
     if shift_of(ids, NEW, itself=True):
-        return (Reading(layers(1), None, "config ids + 1, in every version"),)
+        return (Reading(above, None, "config ids + 1, in every version"),)
     if target_type is not None and target_type not in ID_ITSELF:
         why = f"a target of class {target_type}: config ids + 1, in every version"
-        return (Reading(layers(1), None, why, f"every version with {target_type}"),)
-    old, new = ERA_WORDS[OLD], ERA_WORDS[NEW]
+        return (Reading(above, None, why, f"every version with {target_type}"),)
     if era == OLD:
-        return (Reading(layers(1), OLD, f"{old}: config ids + 1", old),)
+        return (until,)
     if target_type is not None:
-        taken = Reading(layers(0), NEW, f"{new}, a target of class {target_type}: the config ids themselves", new)
-        return (taken,) if era == NEW else (Reading(layers(1), OLD, f"{old}: config ids + 1", old), taken)
+        taken = Reading(same, NEW, f"{new}, a target of class {target_type}: the config ids themselves", new)
+        return (taken,) if era == NEW else (until, taken)
     family = "a DeepSeek target from SGLang 0.5.13 on"
     rule = "no DeepSeek target" if era == NEW else f"{old}, or no DeepSeek target"
     return (
-        Reading(layers(1), None if era == NEW else OLD, f"{rule}: config ids + 1", rule),
-        Reading(layers(0), NEW, f"{family}: the config ids themselves", family),
+        Reading(above, None if era == NEW else OLD, f"{rule}: config ids + 1", rule),
+        Reading(same, NEW, f"{family}: the config ids themselves", family),
     )
 
 
@@ -198,22 +192,19 @@ def load_contract(source: str | os.PathLike[str] | Mapping[str, Any] | Contract)
         return source
     if isinstance(source, Mapping):
         return _build({**source}, "contract", None)
-    path = Path(source)
-    if path.is_dir():
-        path = path / "config.json"
+    text, name = _text(Path(source))
+    return _from_json(text, name) if text.lstrip().startswith("{") else _from_toml(text, Path(name))
+
+
+def _text(path: Path, **told: Any) -> tuple[str, str]:
+    """Return the text and the name of a file, or of the config.json in a folder."""
+    path = path / "config.json" if path.is_dir() else path
     try:
-        raw = path.read_bytes()
-    except OSError as error:
-        raise ContractError(
-            f"cannot read the contract {path}",
-            why=error.strerror or str(error),
-            help="give a TOML file, a draft's config.json, or the folder that holds one",
-        ) from None
-    try:
-        text = raw.decode("utf-8-sig")
-    except UnicodeDecodeError:
-        raise ContractError(f"{path} is no text file", help="give a TOML file or a draft's config.json") from None
-    return _from_json(text, str(path)) if text.lstrip().startswith("{") else _from_toml(text, path)
+        return path.read_bytes().decode("utf-8-sig"), str(path)
+    except (OSError, UnicodeDecodeError) as error:
+        why = (isinstance(error, OSError) and error.strerror) or "it is no text file"
+        advice = "give a TOML file, a draft's config.json, or the folder that holds one"
+        raise ContractError(f"cannot read the contract {path}", **{"why": why, "help": advice} | told) from None
 
 
 def _from_toml(text: str, path: Path) -> Contract:
@@ -221,63 +212,50 @@ def _from_toml(text: str, path: Path) -> Contract:
         values = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         place = re.search(r"\(at line (\d+), column (\d+)\)", str(error))
-        where = _where(str(path), text, int(place[1]), int(place[2])) if place else Where(str(path))
         raise ContractError(
             f"{path} is no contract",
-            where=where,
+            where=_where(str(path), text, int(place[1]), int(place[2])) if place else Where(str(path)),
             why=re.sub(r" \(at .*\)$", "", str(error)),
             help="a contract is TOML (aux_layers = [3, 31, 59]) or the draft's config.json",
         ) from None
     taken: dict[str, Any] = {}
     for key, read in (("draft_config", _config_values), ("target_config", _target_values)):
         name = values.pop(key, None)
-        if name is not None:
-            taken |= read(*_beside(path, key, name, text))
+        if name is None:
+            continue
+        where = _key_place(str(path), text, key)
+        if not isinstance(name, str):
+            raise ContractError(f"'{key}' must be the path of a config.json", where=where)
+        advice = "paths in a contract are taken from the folder the contract stands in"
+        config, beside = _text(path.parent / name, where=where, help=advice)
+        taken |= read(_json_values(config, beside), config, beside)
     return _build({**taken, **values}, str(path), text)
 
 
-def _beside(path: Path, key: str, name: Any, text: str) -> tuple[dict[str, Any], str, str]:
-    """Return the JSON values, text and name of a config that a TOML file names, relative to that file."""
-    if not isinstance(name, str):
-        raise ContractError(f"'{key}' must be the path of a config.json", where=_key_place(str(path), text, key))
-    beside = path.parent / name
-    if beside.is_dir():
-        beside = beside / "config.json"
-    try:
-        config = beside.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ContractError(
-            f"cannot read {beside}",
-            where=_key_place(str(path), text, key),
-            why=str(error),
-            help="paths in a contract are taken from the folder the contract stands in",
-        ) from None
-    return _json_values(config, str(beside)), config, str(beside)
-
-
 def _from_json(text: str, name: str) -> Contract:
-    values = _json_values(text, name)
-    return _build(_config_values(values, text, name), name, text)
+    return _build(_config_values(_json_values(text, name), text, name), name, text)
 
 
 def _json_values(text: str, name: str) -> dict[str, Any]:
     try:
         values = json.loads(text)
     except json.JSONDecodeError as error:
-        raise ContractError(
-            f"{name} is no JSON file", where=_where(name, text, error.lineno, error.colno), why=error.msg
-        ) from None
+        where = _where(name, text, error.lineno, error.colno)
+        raise ContractError(f"{name} is no JSON file", where=where, why=error.msg) from None
     if not isinstance(values, dict):
         raise ContractError(f"{name} holds no config", why="a config.json is one object", where=Where(name, 1))
     return values
 
 
+def _inner(values: dict[str, Any], *names: str) -> dict[str, Any]:
+    """Return the first of these objects inside a config; nothing where it is none."""
+    inner = next((values[key] for key in names if key in values), None)
+    return inner if isinstance(inner, dict) else {}
+
+
 def _config_values(values: dict[str, Any], text: str, name: str) -> dict[str, Any]:
     """Return the contract's values from a draft's config; unknown keys belong to others and are left alone."""
-    inner = next((values[key] for key in ("text_config", "transformer_layer_config") if key in values), None)
-    inner = inner if isinstance(inner, dict) else {}
-    eagle = values.get("eagle_config")
-    eagle = eagle if isinstance(eagle, dict) else {}
+    inner, eagle = _inner(values, "text_config", "transformer_layer_config"), _inner(values, "eagle_config")
     ids = eagle.get("eagle_aux_hidden_state_layer_ids", values.get("eagle_aux_hidden_state_layer_ids"))
     classes = values.get("architectures")
     architecture = classes[0] if isinstance(classes, list) and classes and isinstance(classes[0], str) else None
@@ -290,14 +268,13 @@ def _config_values(values: dict[str, Any], text: str, name: str) -> dict[str, An
             help="give the config.json of the draft (--speculative-draft-model-path); a TOML contract can name the"
             " target's as target_config",
         )
-    found = {
+    both = inner | {key: value for key, value in values.items() if key in ("hidden_size", "vocab_size", "torch_dtype")}
+    found = {name: values.get(name) for name in ("num_aux_hidden_states", "target_hidden_size", "draft_vocab_size")}
+    found |= {
         "aux_layer_ids": ids or None,
-        "num_aux_hidden_states": values.get("num_aux_hidden_states"),
-        "hidden_size": values.get("hidden_size", inner.get("hidden_size")),
-        "target_hidden_size": values.get("target_hidden_size"),
-        "vocab_size": values.get("vocab_size", inner.get("vocab_size")),
-        "draft_vocab_size": values.get("draft_vocab_size"),
-        "dtype": values.get("dtype", values.get("torch_dtype", inner.get("torch_dtype"))),
+        "hidden_size": both.get("hidden_size"),
+        "vocab_size": both.get("vocab_size"),
+        "dtype": values.get("dtype", both.get("torch_dtype")),
         "architecture": architecture,
     }
     if eagle.get("use_aux_hidden_state") is False and ids is None:
@@ -307,44 +284,37 @@ def _config_values(values: dict[str, Any], text: str, name: str) -> dict[str, An
 
 def _target_values(values: dict[str, Any], _text: str, _name: str) -> dict[str, Any]:
     """Return what the target's config says about it."""
-    inner = values.get("text_config")
-    inner = inner if isinstance(inner, dict) else {}
+    both = _inner(values, "text_config") | values
     found = {
-        "target_num_hidden_layers": values.get("num_hidden_layers", inner.get("num_hidden_layers")),
-        "target_hidden_size": values.get("hidden_size", inner.get("hidden_size")),
+        name: both.get(name.removeprefix("target_")) for name in ("target_num_hidden_layers", "target_hidden_size")
     }
     return {key: value for key, value in found.items() if value is not None}
 
 
 # Where a config.json writes what the contract calls otherwise, for the place of an error.
 _JSON_NAMES = {
-    "aux_layer_ids": "eagle_aux_hidden_state_layer_ids",
-    "dtype": "torch_dtype",
-    "architecture": "architectures",
-}
+    "aux_layer_ids": "eagle_aux_hidden_state_layer_ids", "dtype": "torch_dtype", "architecture": "architectures",
+}  # fmt: skip
 _KEYS = (*(name for name in Contract.model_fields if name != "source"), "draft_config", "target_config")
 
 
 def _build(values: dict[str, Any], name: str, text: str | None) -> Contract:
-    for key in values:
-        if key not in _KEYS:
-            raise ContractError(
-                f"a contract has no '{key}'",
-                where=_key_place(name, text, key),
-                why=did_you_mean(key, _KEYS),
-                note=f"it knows {', '.join(_KEYS)}",
-            )
+    if unknown := [key for key in values if key not in _KEYS]:
+        raise ContractError(
+            f"a contract has no '{unknown[0]}'",
+            where=_key_place(name, text, unknown[0]),
+            why=did_you_mean(unknown[0], _KEYS),
+            note=f"it knows {', '.join(_KEYS)}",
+        )
     try:
         return Contract(**values, source=name)
     except ValidationError as error:
         first = error.errors()[0]
-        key = str(first["loc"][0]) if first["loc"] else ""
-        what = first["msg"].removeprefix("Value error, ")
-        got = first["input"]
+        key, what = str(first["loc"][0]) if first["loc"] else "", first["msg"].removeprefix("Value error, ")
         raise ContractError(
             f"'{key}' of {name} cannot be used" if key else f"{name} contradicts itself",
             where=_key_place(name, text, key) if key else Where(name),
-            why=f"{what[0].lower()}{what[1:]}" + ("" if not key else f"; it is {got!r}"),
+            why=f"{what[0].lower()}{what[1:]}" + (f"; it is {first['input']!r}" if key else ""),
             help="layers are lists of whole numbers, sizes are whole numbers above 0" if key else None,
         ) from None
 
@@ -376,47 +346,44 @@ def infer(items: Iterable[Item], source: str = "a run") -> Contract:
         when no target pass joins a hidden state, or when several sets of layers are about equally frequent.
 
     """
-    sets: dict[tuple[int, ...], int] = {}
-    widths: dict[tuple[int, int, int], int] = {}
-    drafts: dict[int, int] = {}
+    sets: Counter[tuple[int, ...]] = Counter()
+    widths: Counter[tuple[int, int, int]] = Counter()
+    drafts: Counter[int] = Counter()
     depth: int | None = None
     for item in items:
         if not isinstance(item, ForwardPass) or item.during == "graph_capture" or not item.complete:
             continue
-        if item.role == "draft" and item.input is not None:
-            embeds = item.input.payload.fields.get("embeds")
-            if isinstance(embeds, list) and embeds:
-                drafts[embeds[-1]] = drafts.get(embeds[-1], 0) + 1
+        embeds = item.input.payload.fields.get("embeds") if item.role == "draft" and item.input is not None else None
+        if isinstance(embeds, list) and embeds:
+            drafts[embeds[-1]] += 1
         plan = item.first_of("capture_plan")
-        if plan is not None and isinstance(plan.payload.fields.get("num_hidden_layers"), int):
-            depth = plan.payload.fields["num_hidden_layers"]
+        layers = plan.payload.fields.get("num_hidden_layers") if plan is not None else None
+        depth = layers if isinstance(layers, int) else depth
         join, captures = item.join, item.captures
         if item.role != "target" or join is None or not captures:
             continue
-        layers = tuple(sorted({record.payload.layer for record in captures if record.payload.layer is not None}))
-        sets[layers] = sets.get(layers, 0) + 1
+        named = {record.payload.layer for record in captures}
+        sets[tuple(sorted(layer for layer in named if layer is not None))] += 1
         one, whole = captures[0].payload.width, join.payload.width
         if one and whole and whole % one == 0:
-            key = (one, whole // one, len(layers))
-            widths[key] = widths.get(key, 0) + 1
+            widths[one, whole // one, len(named - {None})] += 1
     if not sets or not widths:
         raise ContractError(
             f"{source} shows no joined hidden states",
             why="no forward pass outside graph capture prints captures and the state they are joined to",
             help="run the server with its debug prints and with --disable-cuda-graph, and try that log",
         )
-    layers, times = max(sets.items(), key=lambda pair: pair[1])
+    ((usual, times),) = sets.most_common(1)
     if times * 2 <= sum(sets.values()):
-        found = ", ".join(str(list(one)) for one in sorted(sets, key=lambda one: -sets[one])[:3])
+        found = ", ".join(str(list(each)) for each, _ in sets.most_common(3))
         raise ContractError(f"{source} captures changing layers", why=f"no set is in most passes: {found}")
-    one, count, captured = max(widths.items(), key=lambda pair: pair[1])[0]
-    own = max(drafts.items(), key=lambda pair: pair[1])[0] if drafts else None
+    (((one, count, captured), _),) = widths.most_common(1)
     # An embedding that is printed but not joined is not asked for.
-    joined = tuple(layer for layer in layers if layer) if count < captured else layers
+    joined = tuple(layer for layer in usual if layer) if count < captured else usual
     return Contract(
         aux_layers=joined,
         num_aux_hidden_states=count if count != len(joined) else None,
-        hidden_size=own,
+        hidden_size=max(drafts, key=drafts.__getitem__, default=None),
         target_hidden_size=one,
         target_num_hidden_layers=depth,
         source=f"inferred from {source}",
@@ -426,28 +393,23 @@ def infer(items: Iterable[Item], source: str = "a run") -> Contract:
 def show(contract: Contract, *, era: Era | None = None, target_type: str | None = None) -> Report:
     """Return the contract as a report: its fields, and every reading of its layers side by side."""
     fields = Table([Column("field", always=True), Column("value", always=True)], title="contract")
-    for name in type(contract).model_fields:
-        value = getattr(contract, name)
+    for name, value in contract:
         if value is not None and name != "source":
             fields.rows.append({"field": name, "value": list(value) if isinstance(value, tuple) else value})
+    readings = contract.readings(era, target_type)
     layers = Table(
         [Column("layers", always=True), Column("when"), Column("why", always=True)],
+        [{"layers": list(reading.layers), "when": reading.when, "why": reading.why} for reading in readings],
         title="layers as SGLang prints them",
         caption="a printed layer is the state before that decoder layer, so the output of the layer below it",
     )
-    readings = contract.readings(era, target_type)
-    for reading in readings:
-        layers.rows.append({"layers": list(reading.layers), "when": reading.when, "why": reading.why})
-    notes = []
+    notes, depth = [], contract.target_num_hidden_layers
     if not readings:
-        depth = contract.target_num_hidden_layers
         example = f": {list(default_layers(depth))} for {depth} layers" if depth else ""
         notes.append(f"it names no layers; SGLang then captures 2, n/2 and n - 3 of a target with n layers{example}")
     if len(readings) > 1:
-        notes.append(
-            "the same ids mean other layers to targets of the DeepSeek family from SGLang 0.5.13 on, and no log line"
-            " says so: write aux_layers"
-        )
+        said = "the same ids mean other layers to targets of the DeepSeek family from SGLang 0.5.13 on"
+        notes.append(f"{said}, and no log line says so: write aux_layers")
     report = Report("contract", _headline(contract, readings), notes=notes)
     report.tables = {"contract": fields, "layers": layers}
     report.facts = {"source": contract.source, "states": contract.states}

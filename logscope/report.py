@@ -229,13 +229,11 @@ class Context:
         """Return what opens a screen: the log's name, its lines, what became of its records."""
         found = self.accounting
         name = self.files[0] if len(self.files) == 1 else f"{len(self.files)} logs"
-        kinds = {
-            "cut": found.cut,
-            "rejoined": found.rejoined,
-            "partial": found.partial,
-            "not understood": found.unparsed,
-        }
-        fates = ", ".join(f"{number:,} {kind}" for kind, number in kinds.items() if number)
+        kinds = zip(
+            ("cut", "rejoined", "partial", "not understood"),
+            (found.cut, found.rejoined, found.partial, found.unparsed), strict=True,
+        )  # fmt: skip
+        fates = ", ".join(f"{number:,} {kind}" for kind, number in kinds if number)
         whole = f"all {found.records:,} records whole" if found.records > 1 else f"{found.records} record"
         return f"{name}   {found.lines:,} lines, {f'{found.records:,} records: {fates}' if fates else whole}"
 

@@ -32,111 +32,89 @@ ERA_WORDS: dict[Era, str] = {OLD: "SGLang up to 0.5.12", NEW: "SGLang from 0.5.1
 _BORDER = 13
 NEWEST = 23
 
+
+def _names(table: Mapping[int, str]) -> Mapping[int, frozenset[str]]:
+    return {release: frozenset(names.split()) for release, names in table.items()}
+
+
 # Names of server_args by the release they came with (and stayed to NEWEST), and by the last release that had them.
 # Taken from the option tables of every released package from 0.5.9 to NEWEST: all names of the EAGLE-3 settings, and
 # some that stand early in the line. Names that came and went are left out, so one of these is enough.
-CAME: Mapping[int, frozenset[str]] = {
-    10: frozenset({"gc_threshold", "linear_attn_backend", "speculative_ngram_max_trie_depth", "use_ray"}),
-    11: frozenset({"speculative_adaptive", "speculative_adaptive_config", "speculative_dflash_block_size"}),
-    12: frozenset({"detokenizer_worker_num", "model_config_parser", "speculative_draft_window_size"}),
-    13: frozenset(
-        {
-            "asr_max_buffer_seconds",
-            "asr_max_concurrent_sessions",
-            "deepep_dispatcher_output_dtype",
-            "disable_attn_tp_gather",
-            "dsa_decode_backend",
-            "dsa_prefill_backend",
-            "dsa_topk_backend",
-            "enable_deepseek_v4_fp4_indexer",
-            "encoder_bootstrap_port",
-            "kv_canary",
-            "kv_canary_sweep_interval",
-            "lmcache_config_file",
-            "load_snapshot_publish_interval",
-            "radix_cache_backend",
-            "trace_modules",
-        }
-    ),
-    14: frozenset({"cp_strategy", "cuda_graph_config", "cuda_graph_bs_decode", "speculative_use_rejection_sampling"}),
-    15: frozenset({"bf16_gemm_backend", "dcp_size", "decoupled_spec_role", "enable_unified_memory", "spec_trace_dir"}),
-    16: frozenset({"mm_feature_transport", "retraction_policy", "sidecar", "speculative_dspark_block_size"}),
-    17: frozenset({"dwdp_size", "linear_attn_verify_backend", "return_hidden_states_mode", "weight_cache_mode"}),
-    18: frozenset({"image_processor_backend", "speculative_draft_kv_cache_dtype", "startup_weight_load_mode"}),
-    19: frozenset({"gated_launch_port", "prefill_decode_interval", "speculative_dsa_topk_backend"}),
-    20: frozenset({"return_output_ids", "speculative_domino_candidate_pool_size", "uno_lora_path"}),
-    21: frozenset({"otlp_service_name", "speculative_boundary_reduction", "speculative_draft_sink_size"}),
-    22: frozenset({"attn_dp_size", "enable_watermark", "speculative_use_block_verification"}),
-    23: frozenset({"aux_hidden_state_capture", "enable_paged_experts", "return_aux_hidden_state_layer_ids"}),
-}
-WENT: Mapping[int, frozenset[str]] = {
-    9: frozenset({"disable_hicache_numa_detect", "speculative_ngram_branch_length", "stream_output"}),
-    10: frozenset(
-        {"collect_tokens_histogram", "ds_channel_config_path", "ds_heavy_channel_num", "enable_double_sparsity"}
-    ),
-    12: frozenset(
-        {
-            "enable_nan_detection",
-            "enable_nsa_prefill_context_parallel",
-            "nsa_decode_backend",
-            "nsa_prefill_backend",
-            "nsa_prefill_cp_mode",
-            "record_nolora_graph",
-        }
-    ),
-    13: frozenset({"enable_breakable_cuda_graph", "mamba_scheduler_strategy", "piecewise_cuda_graph_tokens"}),
-    15: frozenset({"enable_deepep_waterfill", "optimistic_prefill_retries"}),
-    17: frozenset({"enable_expert_distribution_metrics", "torchao_config"}),
-    19: frozenset({"dsa_prefill_cp_mode", "prefill_cp_mode"}),
-    20: frozenset({"elastic_ep_rejoin", "keep_mm_feature_on_device"}),
-    21: frozenset({"cuda_graph_tc_compiler"}),
-    22: frozenset({"speculative_skip_dp_mlp_sync"}),
-}
+CAME: Mapping[int, frozenset[str]] = _names(
+    {
+        10: "gc_threshold linear_attn_backend speculative_ngram_max_trie_depth use_ray",
+        11: "speculative_adaptive speculative_adaptive_config speculative_dflash_block_size",
+        12: "detokenizer_worker_num model_config_parser speculative_draft_window_size",
+        13: "asr_max_buffer_seconds asr_max_concurrent_sessions deepep_dispatcher_output_dtype "
+        "disable_attn_tp_gather dsa_decode_backend dsa_prefill_backend dsa_topk_backend "
+        "enable_deepseek_v4_fp4_indexer encoder_bootstrap_port kv_canary kv_canary_sweep_interval "
+        "lmcache_config_file load_snapshot_publish_interval radix_cache_backend trace_modules",
+        14: "cp_strategy cuda_graph_bs_decode cuda_graph_config speculative_use_rejection_sampling",
+        15: "bf16_gemm_backend dcp_size decoupled_spec_role enable_unified_memory spec_trace_dir",
+        16: "mm_feature_transport retraction_policy sidecar speculative_dspark_block_size",
+        17: "dwdp_size linear_attn_verify_backend return_hidden_states_mode weight_cache_mode",
+        18: "image_processor_backend speculative_draft_kv_cache_dtype startup_weight_load_mode",
+        19: "gated_launch_port prefill_decode_interval speculative_dsa_topk_backend",
+        20: "return_output_ids speculative_domino_candidate_pool_size uno_lora_path",
+        21: "otlp_service_name speculative_boundary_reduction speculative_draft_sink_size",
+        22: "attn_dp_size enable_watermark speculative_use_block_verification",
+        23: "aux_hidden_state_capture enable_paged_experts return_aux_hidden_state_layer_ids",
+    }
+)
+WENT: Mapping[int, frozenset[str]] = _names(
+    {
+        9: "disable_hicache_numa_detect speculative_ngram_branch_length stream_output",
+        10: "collect_tokens_histogram ds_channel_config_path ds_heavy_channel_num enable_double_sparsity",
+        12: "enable_nan_detection enable_nsa_prefill_context_parallel nsa_decode_backend nsa_prefill_backend "
+        "nsa_prefill_cp_mode record_nolora_graph",
+        13: "enable_breakable_cuda_graph mamba_scheduler_strategy piecewise_cuda_graph_tokens",
+        15: "enable_deepep_waterfill optimistic_prefill_retries",
+        17: "enable_expert_distribution_metrics torchao_config",
+        19: "dsa_prefill_cp_mode prefill_cp_mode",
+        20: "elastic_ep_rejoin keep_mm_feature_on_device",
+        21: "cuda_graph_tc_compiler",
+        22: "speculative_skip_dp_mlp_sync",
+    }
+)
 # A line with so many arguments is whole: the oldest release prints 328. Only there does a missing name say anything.
 _WHOLE_LINE = 300
 
 # Graph captures by the release that named them so first.
 _GRAPHS: Mapping[str, int] = {"target verify": 14, "draft decode": 14, "UNO tree draft": 20}
-# Keys of statistics lines by the release that printed them first.
-_STATISTICS: Mapping[str, int] = {
-    "cap len": 16,
-    "block accept len": 16,
-    "est uncap acc len": 16,
-    "#optimistic-req": 16,
-    "#host-receive-req": 21,
-    "#replay-token": 21,
-    "fwd+idle occupancy": 21,
-}
-
-# Events whose lines can say which release wrote them, or which classes it loaded.
-SIGNS: frozenset[str] = frozenset(
-    {
-        "decode_stats",
-        "graph_capture_begin",
-        "graph_capture_end",
-        "graph_replay",
-        "kv_cache",
-        "kv_cache_bound",
-        "kv_sizing",
-        "load_weight_end",
-        "prefill_stats",
-        "probe_header",
-    }
+# Keys of lines by the release that printed them first, below zero: last; no key: the line itself.
+_STATISTICS = tuple(
+    (key, release, f"'{key}' is printed")
+    for release, keys in {
+        16: ("cap len", "block accept len", "est uncap acc len", "#optimistic-req"),
+        21: ("#host-receive-req", "#replay-token", "fwd+idle occupancy"),
+    }.items()
+    for key in keys
 )
+_GRAPH = (
+    ("num_tokens_per_bs", -15, "a graph's line has 'num_tokens_per_bs'"),
+    ("num_tokens_per_req", 16, "a graph's line has 'num_tokens_per_req'"),
+)
+_SIZED = (("", 16, "the KV cache is sized after graph capture"),)
+_LINES: Mapping[str, tuple[tuple[str, int, str], ...]] = {
+    "load_weight_end": (("committed_s", 18, "weights are committed after graph capture"),),
+    "kv_cache": (("label", 17, "the KV cache line names its pool"), ("dtype", 13, "the KV cache line names its dtype")),
+    "kv_cache_bound": _SIZED,
+    "kv_sizing": _SIZED,
+    "graph_replay": (("", 16, "replays of decode graphs are logged"),),
+    "graph_capture_begin": _GRAPH,
+    "graph_capture_end": _GRAPH,
+    "decode_stats": _STATISTICS,
+    "prefill_stats": _STATISTICS,
+}
+# Events whose lines can say which release wrote them, or which classes it loaded.
+SIGNS = frozenset({*_LINES, "probe_header"})
 
 # Targets that capture before the layer an id names: DeepSeek's class, what inherits from it or wraps it, and one class
 # that does the same. All others capture before id + 1, so a class that is not here follows the rule.
-ID_ITSELF: frozenset[str] = frozenset(
-    {
-        "DeepseekV2ForCausalLM",
-        "DeepseekV3ForCausalLM",
-        "DeepseekV32ForCausalLM",
-        "Glm4MoeLiteForCausalLM",
-        "GlmMoeDsaForCausalLM",
-        "KimiK25ForConditionalGeneration",
-        "MistralLarge3ForCausalLM",
-    }
-)
+ID_ITSELF: frozenset[str] = frozenset((
+    "DeepseekV2ForCausalLM", "DeepseekV3ForCausalLM", "DeepseekV32ForCausalLM", "Glm4MoeLiteForCausalLM",
+    "GlmMoeDsaForCausalLM", "KimiK25ForConditionalGeneration", "MistralLarge3ForCausalLM",
+))  # fmt: skip
 # A loaded class that is a draft by its name, whatever the order of loading.
 DRAFT_CLASS = re.compile(r"Eagle|EAGLE|NextN|MTP|Medusa|DFlash|DSpark")
 
@@ -189,59 +167,37 @@ class EraWatch:
     def server(self, payload: Payload) -> None:
         """Read a server line: the loaded classes, and the signs of a release in lines other than server_args."""
         event, fields = payload.event, payload.fields
-        if event == "load_weight_end":
-            name = fields.get("type")
-            if isinstance(name, str):
-                if self.target_type is None and DRAFT_CLASS.search(name) is None:
-                    self.target_type = name
-                elif self.target_type is not None and name != self.target_type and self.draft_type is None:
-                    self.draft_type = name
-            if "committed_s" in fields:
-                self._from(18, "weights are committed after graph capture")
-        elif event == "probe_header":
+        if event == "load_weight_end" and isinstance(name := fields.get("type"), str):
+            if self.target_type is None and DRAFT_CLASS.search(name) is None:
+                self.target_type = name
+            elif self.target_type is not None and name != self.target_type and self.draft_type is None:
+                self.draft_type = name
+        if event == "probe_header":
             target, draft, version = (fields.get(name) for name in ("target", "draft", "sglang"))
             self.target_type = target if isinstance(target, str) else self.target_type
             self.draft_type = draft if isinstance(draft, str) else self.draft_type
             if isinstance(version, str) and re.match(r"\d+\.\d", version):
                 self._installed = version
-        elif event == "kv_cache" and payload.usable:
-            if "label" in fields:
-                self._from(17, "the KV cache line names its pool")
-            elif "dtype" in fields:
-                self._from(13, "the KV cache line names its dtype")
-            elif fields:
-                self._until(12, "the KV cache line names no dtype")
-        elif event in ("kv_cache_bound", "kv_sizing"):
-            self._from(16, "the KV cache is sized after graph capture")
-        elif event == "graph_replay":
-            self._from(16, "replays of decode graphs are logged")
-        elif event in ("graph_capture_begin", "graph_capture_end"):
-            self._graph(event, fields)
-        elif event in ("decode_stats", "prefill_stats"):
-            for key in fields.keys() & _STATISTICS.keys():
-                self._from(_STATISTICS[key], f"'{key}' is printed")
-
-    def _graph(self, event: str, fields: Mapping[str, object]) -> None:
-        what = str(fields.get("what", "")).strip()
+        if event == "kv_cache" and not payload.usable:
+            return
+        for key, release, how in _LINES.get(event, ()):
+            if not key or key in fields:
+                self._asks(release, how)
+        if event == "kv_cache" and fields and not fields.keys() & {"label", "dtype"}:
+            self._asks(-12, "the KV cache line names no dtype")
+        what = str(fields.get("what", "")).strip() if event in ("graph_capture_begin", "graph_capture_end") else ""
         if what in _GRAPHS:
-            self._from(_GRAPHS[what], f"graphs are captured for '{what}'")
-        if "num_tokens_per_bs" in fields:
-            self._until(15, "a graph's line has 'num_tokens_per_bs'")
-        elif "num_tokens_per_req" in fields:
-            self._from(16, "a graph's line has 'num_tokens_per_req'")
+            self._asks(_GRAPHS[what], f"graphs are captured for '{what}'")
         if what == "target verify" and "bs" in fields:
-            if event == "graph_capture_end":
-                self._from(22, "the verify graph's last line has 'bs'")
-            else:
-                self._until(21, "the verify graph's first line has 'bs'")
+            last = event == "graph_capture_end"
+            self._asks(22 if last else -21, f"the verify graph's {'last' if last else 'first'} line has 'bs'")
 
-    def _from(self, release: int, how: str) -> None:
-        if self._least is None or release > self._least[0]:
+    def _asks(self, release: int, how: str) -> None:
+        """Take what a line asks for: a release at least, or, below zero, at most."""
+        if release > 0 and (self._least is None or release > self._least[0]):
             self._least = (release, how)
-
-    def _until(self, release: int, how: str) -> None:
-        if self._most is None or release < self._most[0]:
-            self._most = (release, how)
+        if release < 0 and (self._most is None or -release < self._most[0]):
+            self._most = (-release, how)
 
     def known(self) -> Known:
         """Return the release the lines agree on; the option names of ``server_args`` are read when asked."""
@@ -266,12 +222,12 @@ class EraWatch:
         names = self._segment.server_args.keys()
         for release, some in CAME.items():
             if found := sorted(some & names):
-                self._from(release, f"server_args has '{found[0]}'")
+                self._asks(release, f"server_args has '{found[0]}'")
             elif len(names) >= _WHOLE_LINE:
-                self._until(release - 1, f"server_args has no '{min(some)}'")
+                self._asks(1 - release, f"server_args has no '{min(some)}'")
         for release, some in WENT.items():
             if found := sorted(some & names):
-                self._until(release, f"server_args has '{found[0]}'")
+                self._asks(-release, f"server_args has '{found[0]}'")
 
 
 def _release(least: int | None, most: int | None) -> str:

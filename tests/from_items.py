@@ -6,6 +6,7 @@ lines. It goes when the finder is there.
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from dataclasses import replace
 from typing import Any
@@ -14,11 +15,19 @@ import polars as pl
 
 import logscope as ls
 from logscope.model import NO_PREFIX, Accounting, ForwardPass, Payload, Segment, ServerEvent, num_aux
-from logscope.queries.lineage import close
 from logscope.tables.schema import PASSES, PRINTS, RECORDS, SERVER, SERVER_FIELDS, SERVER_VALUES, frame
 from logscope.tables.tables import Tables, value_keys, with_records
 
 REMEMBERED = 8
+
+
+def close(one: float, other: float, slack: float) -> bool:
+    """Return whether two printed values may be the same number; nan equals nan, inf equals inf."""
+    if one == other or (one != one and other != other):
+        return True
+    gap = abs(one - other)
+    # The last term allows for the binary form of a decimal half; no slack makes inf and another value one.
+    return gap < math.inf and gap <= slack + 1e-12 * abs(one)
 
 
 def same_norm(one: Payload, other: Payload) -> bool | None:

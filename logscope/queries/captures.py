@@ -6,34 +6,24 @@ number, and for comparing what was requested with what was captured. It must not
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeAlias
+from collections import Counter
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import polars as pl
 
-from logscope.model import CAPTURE_EVENTS
+from logscope.asking import Summed
+from logscope.model import CAPTURE_EVENTS, Segment
 from logscope.queries.clock import writer_label
-from logscope.queries.counts import Counts, Seens
+from logscope.queries.counts import Bucket, Cell, Counts, Seens, Tallies, owned, tally, together
 from logscope.queries.rows import joined_words, layers_cell, pass_row, state_row
-from logscope.queries.setup import hidden_by_graphs, hidden_sizes
+from logscope.queries.setup import Sizes, hidden_by_graphs, hidden_sizes
 from logscope.queries.tables import TELLING, columns, table, without_empty
-from logscope.queries.words import (
-    and_list,
-    count,
-    layer_list,
-    phase_list,
-    span,
-    whole_numbers,
-)
-from logscope.report import Line, Report
+from logscope.queries.words import and_list, count, layer_list, phase_list, span, whole_numbers
+from logscope.report import Context, Line, Mark, Report
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from logscope.queries.counts import Bucket, Cell
-    from logscope.queries.setup import Sizes
-    from logscope.report import Context, Mark
     from logscope.tables.tables import Tables
 
 MAX_ROWS = 40
@@ -49,71 +39,65 @@ _WRITERS = columns(
 )
 _DEVIATIONS = columns(f"{TELLING} where! phase! captured! missing extra")
 _REQUESTED = columns("where! requested! captured!")
-Writers: TypeAlias = "dict[tuple[str, int, str], dict[int | None, tuple[int, int]]]"
 
 
-@dataclass(slots=True)
-class Part:
-    """What a batch contributes: the counts, and the prints of served captures by who printed them.
+class Writers(Tallies):
+    """Prints of served captures by (file, segment, named writer): layers under ``print`` and ``differ``."""
 
-    ``writers``: (file, segment, writer) -> layer -> (prints, those that differ); only where prefixes name writers.
-    """
+    @classmethod
+    def of(cls, tables: Tables) -> Writers:
+        """Count the prints of a batch, every copy."""
+        found = cls()
+        # Texts of a prefix differ by their time: who printed is one of few.
+        names = pl.Series([writer_label(one) for one in tables.prefixes], dtype=pl.String)
+        prints = tables.prints.select("record", "line", "same", writer=names.gather(tables.prints["prefix"]))
+        prints = prints.filter(pl.col("writer") != "")
+        if prints.is_empty():
+            return found
+        served = tables.passes.filter((pl.col("role") == "target") & (pl.col("during") == "serving"))
+        captured = pl.col("event").cast(pl.String).is_in(list(CAPTURE_EVENTS))
+        records = tables.records.with_columns(record=pl.int_range(pl.len(), dtype=pl.Int64)).filter(captured)
+        records = records.join(served, left_on="pass", right_on="key", how="semi")
+        table = prints.join(records.select("file", "segment", "layer", "record"), on="record", maintain_order="left")
+        owners, rows = owned(tables, table, found, ["file", "segment", "writer"])
+        tally(owners, "print", rows, "layer")
+        tally(owners, "differ", rows.filter(~pl.col("same")), "layer")
+        return found
 
-    counts: Counts = field(default_factory=Counts)
-    writers: Writers = field(default_factory=dict)
 
-
-class Captures:
+class Captures(Summed):
     """The question behind ``logscope captures``."""
 
-    def partial(self, tables: Tables) -> Part:
-        """Count a batch."""
-        return Part(Counts.of(tables), _by_writer(tables))
+    kinds = (Counts, Writers)
 
-    def combine(self, parts: Sequence[Part]) -> Part:
-        """Add batches up."""
-        made = Part(Counts.sum(part.counts for part in parts))
-        for part in parts:
-            for writer, layers in part.writers.items():
-                mine = made.writers.setdefault(writer, {})
-                for layer, (prints, differing) in layers.items():
-                    before = mine.get(layer, (0, 0))
-                    mine[layer] = (before[0] + prints, before[1] + differing)
-        return made
-
-    def report(self, part: Part, context: Context) -> Report:
+    def report(self, part: tuple[Counts, Writers], context: Context) -> Report:
         """Answer."""
-        counts = part.counts
+        counts, by_writer = part
         sizes = hidden_sizes(counts)
         serving = [bucket for bucket in counts.ordered(serving=True) if bucket.key.role == "target"]
         others = [bucket for bucket in counts.ordered(serving=False) if bucket.key.role == "target"]
         apart = [bucket for bucket in others if bucket.captures]
-        hidden = [(one, said) for one in counts.segments.values() if (said := hidden_by_graphs(counts, one))]
+        hidden = hidden_lines(counts)
         deviations, left_out = _deviations([*others, *serving])
         report = Report("captures", "", accounting=context.accounting)
-        rows = [_pass_row(bucket, sizes) for bucket in serving]
+        rows, tables = [_pass_row(bucket, sizes) for bucket in serving], report.tables
         shown = without_empty(_PHASES, rows) or _PHASES
-        report.tables["phases"] = table(shown, rows, title="target passes while serving")
+        tables["phases"] = table(shown, rows, title="target passes while serving")
         layers = [_layer_row(bucket, cell, sizes) for bucket in serving for cell in bucket.captured]
-        report.tables["layers"] = table(_LAYERS, layers)
+        tables["layers"] = table(_LAYERS, layers)
         if apart:
-            report.tables["not_serving"] = table(
-                _NOT_SERVING,
-                [_pass_row(bucket, sizes) for bucket in apart],
-                title="not counted as serving",
-                caption="Dummy passes of graph capture and the warm-up request; no number above includes them.",
-            )
-        writers = _writer_rows(part.writers)
+            said = "Dummy passes of graph capture and the warm-up request; no number above includes them."
+            dummies = [_pass_row(bucket, sizes) for bucket in apart]
+            tables["not_serving"] = table(_NOT_SERVING, dummies, title="not counted as serving", caption=said)
+        writers = [_writer_row(*each) for each in by_writer.items()]
         if len(writers) > 1:
             title = "prints by writer, every copy counted"
-            report.tables["writers"] = table(without_empty(_WRITERS, writers), writers, title=title)
+            tables["writers"] = table(without_empty(_WRITERS, writers), writers, title=title)
         if deviations:
-            report.tables["deviations"] = table(
-                _DEVIATIONS, deviations, title="passes that captured something else than usual", caption=left_out
-            )
-        requested = _requested(counts, serving or apart)
-        if requested:
-            report.tables["requested"] = table(_REQUESTED, requested, title="requested against captured")
+            title = "passes that captured something else than usual"
+            tables["deviations"] = table(_DEVIATIONS, deviations, title=title, caption=left_out)
+        if requested := _requested(counts, serving or apart):
+            tables["requested"] = table(_REQUESTED, requested, title="requested against captured")
         report.headline = _headline(serving, apart, sizes, counts, hidden=bool(hidden))
         report.facts = {
             "hidden_captures": sum(bucket.captures for bucket in serving),
@@ -123,8 +107,7 @@ class Captures:
             "hidden_by_graph": [segment.number for segment, _ in hidden],
             "evidence": _evidence(serving),
         }
-        lines = [Line("warning", "hidden", counts.in_run(one.file, one.number, said)) for one, said in hidden]
-        lines += _lines(counts, [*others, *serving], serving, deviations)
+        lines = [line for _, line in hidden] + _lines(counts, [*others, *serving], serving, deviations)
         report.notes = [line.text for line in lines]
         mark: Mark = "ok" if serving and all(bucket.usual is not None for bucket in serving) else "unknown"
         first = Line(mark, "captured", report.headline.removeprefix("hidden captures: "))
@@ -135,58 +118,27 @@ class Captures:
         return report
 
 
-def _by_writer(tables: Tables) -> Writers:
-    """Count the prints of served hidden captures by who printed them, every copy."""
-    passes, records, prints = tables.passes, tables.records, tables.prints
-    served = passes.select("key", wanted=(pl.col("role") == "target") & (pl.col("during") == "serving"))
-    of_pass = served["wanted"].to_numpy()[served["key"].search_sorted(records["pass"]).to_numpy()]
-    captured = records["event"].cast(pl.String).is_in(list(CAPTURE_EVENTS)).to_numpy() & of_pass
-    rows = prints["record"].to_numpy()
-    # Texts of a prefix differ by their time: who printed is one of few.
-    labels: dict[str, int] = {}
-    of_prefix = np.array([labels.setdefault(writer_label(one), len(labels)) for one in tables.prefixes] or [0])
-    kept = captured[rows]
-    table = records.select("file", "segment", "layer")[rows[kept]].with_columns(
-        prints.filter(kept).select("same", writer=pl.Series(of_prefix).gather(prints["prefix"].filter(kept)))
-    )
-    names = list(labels)
-    found: Writers = {}
-    numbers = table.group_by("file", "segment", "writer", "layer", maintain_order=True).agg(
-        pl.len(), (~pl.col("same")).sum()
-    )
-    for file, segment, writer, layer, number, differing in numbers.iter_rows():
-        if names[writer]:
-            found.setdefault((tables.files[file], segment, names[writer]), {})[layer] = (number, differing)
-    return found
+def hidden_lines(counts: Counts) -> list[tuple[Segment, Line]]:
+    """Say of which runs verify prints are hidden by CUDA graphs."""
+    said = [(one, hidden_by_graphs(counts, one)) for one in counts.segments.values()]
+    return [(one, Line("warning", "hidden", counts.in_run(one.file, one.number, text))) for one, text in said if text]
 
 
-def _writer_rows(writers: Writers) -> list[dict[str, Any]]:
-    rows = []
-    for (file, segment, label), layers in writers.items():
-        numbers = [prints for prints, _ in layers.values()]
-        rows.append(
-            {
-                "file": file,
-                "segment": segment,
-                "writer": label,
-                "captures": sum(numbers),
-                "layers": layers_cell(sorted(layers, key=_lowest)),
-                "per_layer": span(min(numbers), max(numbers)),
-                "differ": sum(differing for _, differing in layers.values()),
-            }
-        )
-    return rows
-
-
-def _lowest(layer: int | None) -> int:
-    return -1 if layer is None else layer
+def _writer_row(key: tuple[Any, ...], seens: Seens) -> dict[str, Any]:
+    prints = seens.numbers("print")
+    return dict(zip(("file", "segment", "writer"), key, strict=True)) | {
+        "captures": sum(prints.values()),
+        "layers": layers_cell(sorted(prints, key=lambda layer: -1 if layer is None else layer)),
+        "per_layer": span(min(prints.values()), max(prints.values())),
+        "differ": seens.total("differ"),
+    }
 
 
 def mode_notes(buckets: Iterable[Bucket]) -> list[str]:
     """Say when extend and verify of one run join with different hidden modes: both need all rows (FULL)."""
     seen: dict[tuple[Any, ...], dict[str, list[str]]] = {}
     for bucket in buckets:
-        mode = bucket.of_cells("mode", event="aux_concat").mostly("mode")
+        mode = bucket.of_event("aux_concat").mostly("mode")
         if mode and bucket.key.role == "target":
             seen.setdefault((*bucket.key[:2], bucket.key.site), {}).setdefault(mode, []).append(bucket.key.phase)
     return [
@@ -198,14 +150,13 @@ def mode_notes(buckets: Iterable[Bucket]) -> list[str]:
 
 def _pass_row(bucket: Bucket, sizes: Sizes) -> dict[str, Any]:
     """Return what a bucket captured; copies as a span, since one that is missing is what is looked for here."""
-    copies = [each for cell in bucket.captured for each in cell.of("copies")]
     row = pass_row(bucket, sizes)
+    copies = [each for cell in bucket.captured for each in cell.of("copies")]
     return row | {"captures": row["hidden_captures"], "copies": span(min(copies), max(copies)) if copies else ""}
 
 
 def _layer_row(bucket: Bucket, cell: Cell, sizes: Sizes) -> dict[str, Any]:
-    copies = cell.of("copies")
-    row = state_row(bucket, cell, sizes)
+    row, copies = state_row(bucket, cell, sizes), cell.of("copies")
     return row | {"layer": row["state"], "captures": row["count"], "copies": span(min(copies), max(copies))}
 
 
@@ -215,23 +166,20 @@ def _deviations(buckets: Sequence[Bucket]) -> tuple[list[dict[str, Any]], str | 
     total = 0
     for bucket in buckets:
         usual = bucket.usual
-        if usual is None or bucket.key.during == "graph_capture":
-            continue
-        for layers, seen in bucket.of("set").items():
-            # A damaged record has lost its layer number, not its capture.
-            if layers == usual or (None in layers and len(layers) == len(usual)):
-                continue
+        # A damaged record has lost its layer number, not its capture.
+        odd = {
+            layers: seen for layers, seen in bucket.of("set").items()
+            if usual is not None and layers != usual and not (None in layers and len(layers) == len(usual))
+            and bucket.key.during != "graph_capture"
+        }  # fmt: skip
+        for layers, seen in odd.items():
             total += seen.number
-            rows.extend(
-                {
-                    **bucket.key._asdict(),
-                    "where": str(bucket.place(line)),
-                    "captured": layers_cell(layers) or "nothing",
-                    "missing": layers_cell(layer for layer in usual if layer not in layers),
-                    "extra": layers_cell(layer for layer in layers if layer not in usual),
-                }
-                for line in seen.places
-            )
+            told = {
+                "captured": layers_cell(layers) or "nothing",
+                "missing": layers_cell(layer for layer in usual or () if layer not in layers),
+                "extra": layers_cell(layer for layer in layers if layer not in (usual or ())),
+            }
+            rows += [{**bucket.key._asdict(), "where": str(bucket.place(line)), **told} for line in seen.places]
     shown = rows[:MAX_ROWS]
     return shown, f"{total - len(shown):,} more are not listed." if total > len(shown) else None
 
@@ -242,19 +190,13 @@ def _requested(counts: Counts, buckets: Sequence[Bucket]) -> list[dict[str, Any]
         requested = whole_numbers(payload.fields.get("layers_to_capture", payload.fields.get("requested")))
         if requested is None:
             continue
-        captured = set(captured_layers(bucket for bucket in buckets if bucket.key[:2] == (file, segment)))
+        captured = captured_layers(bucket for bucket in buckets if bucket.key[:2] == (file, segment))
         missing = [layer for layer in requested if layer not in captured]
-        extra = sorted(captured.difference(requested))
+        extra = [layer for layer in captured if layer not in requested]
         parts = [f"without {layer_list(missing)}"] * bool(missing) + [f"and {layer_list(extra)} besides"] * bool(extra)
-        same = ", ".join(parts) or "the same"
-        rows.append(
-            {
-                "where": str(place),
-                "segment": segment,
-                "requested": layers_cell(requested),
-                "captured": f"{layers_cell(sorted(captured)) or 'nothing'} ({same})",
-            }
-        )
+        said = f"{layers_cell(captured) or 'nothing'} ({', '.join(parts) or 'the same'})"
+        asked = layers_cell(requested)
+        rows.append({"where": str(place), "segment": segment, "requested": asked, "captured": said})
     return rows
 
 
@@ -309,12 +251,8 @@ def _turn(bucket: Bucket) -> str | None:
 
 def unknown_notes(buckets: Iterable[Bucket]) -> list[str]:
     """Say why the phase of some passes is not known, in the words of who labelled them."""
-    reasons: dict[str, int] = {}
-    for bucket in buckets:
-        for reason, number in bucket.numbers("reason").items():
-            reasons[reason] = reasons.get(reason, 0) + number
-    ordered = sorted(reasons.items(), key=lambda each: -each[1])
-    return [f"the phase of {count(number, 'pass')} is unknown: {reason}" for reason, number in ordered[:3]]
+    reasons = Counter(together(buckets).numbers("reason")).most_common(3)
+    return [f"the phase of {count(number, 'pass')} is unknown: {reason}" for reason, number in reasons]
 
 
 def copies_notes(counts: Counts, buckets: Iterable[Bucket]) -> list[str]:
@@ -325,7 +263,7 @@ def copies_notes(counts: Counts, buckets: Iterable[Bucket]) -> list[str]:
         segment = counts.segments.get(bucket.key[:2])
         if copies is not None and copies > 1 and segment is not None:
             writers, how = segment.writers, segment.writers_evidence or ""
-            if writers is None and bucket.marked:
+            if writers is None and bucket.of("marked"):
                 writers, how = copies, "their prefixes name them"
             found.setdefault((copies, writers), set()).add(how)
     notes = []

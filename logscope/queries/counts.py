@@ -10,13 +10,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import polars as pl
 
-from logscope.model import CAPTURE_EVENTS, DURING, Place, num_aux
+from logscope.model import CAPTURE_EVENTS, DURING, During, Payload, Place, Segment, num_aux
 from logscope.queries.clock import writer_label
 from logscope.queries.words import (
     most_common,
@@ -25,17 +24,18 @@ from logscope.queries.words import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from numpy.typing import NDArray
 
-    from logscope.model import During, Payload, Segment
     from logscope.tables.tables import Tables
 
 # Bounds that keep memory flat on a hostile log; what they leave out is counted.
 MAX_VALUES = 2048
 MAX_SETS = 64
 MAX_PLACES = 8
+# Kinds whose values damage makes up without end.
+_WIDE = frozenset({"set", "every set", "join", "reason", "kept"})
 # The median of a state is known within this share of its value.
 RELATIVE = 0.0005
 _BIN = math.log((1 + RELATIVE) / (1 - RELATIVE))
@@ -45,6 +45,11 @@ _STRETCHES = 128
 TREND = 16
 # What makes the name of a state: so many of its first prints.
 _NAMED_BY = 8
+# What ends a run or makes its numbers doubtful.
+ERRORS = (
+    "matmul_mismatch", "weight_shape_mismatch", "size_mismatch", "traceback", "watchdog_timeout", "collective_timeout",
+    "sigquit", "child_crashed", "health_check_failed", "nan_logits_warning", "invalid_tree_warning", "retract",
+)  # fmt: skip
 # The order of a speculative round.
 _ROUND = (
     ("target", "extend"), ("draft", "extend"), ("draft", "decode"), ("target", "verify"), ("draft", "draft_extend"),
@@ -83,30 +88,28 @@ class Seen:
 
 
 class Seens:
-    """What was seen, by kind and value; values beyond a bound are counted under ``left_out``."""
+    """What was seen under a name, by kind and value; values beyond a bound are counted under ``left_out``."""
 
-    __slots__ = ("_kinds", "left_out")
+    __slots__ = ("_kinds", "left_out", "name")
 
-    def __init__(self) -> None:
+    def __init__(self, *name: Any) -> None:
+        self.name = name
         self._kinds: dict[str, dict[Any, Seen]] = {}
         self.left_out: dict[str, int] = {}
 
-    def add(self, kind: str, value: Any, seen: Seen, bound: int = MAX_VALUES) -> None:
+    def add(self, kind: str, value: Any, seen: Seen) -> None:
         """Add one."""
         values = self._kinds.setdefault(kind, {})
-        if value not in values:
-            if len(values) >= bound:
-                self.left_out[kind] = self.left_out.get(kind, 0) + seen.number
-                return
-            values[value] = Seen()
-        values[value].add(seen)
+        if value in values or len(values) < (MAX_SETS if kind in _WIDE else MAX_VALUES):
+            values.setdefault(value, Seen()).add(seen)
+        else:
+            self.left_out[kind] = self.left_out.get(kind, 0) + seen.number
 
     def merge(self, other: Seens) -> None:
         """Add all of another."""
         for kind, values in other._kinds.items():
-            bound = MAX_SETS if kind in ("set", "cut set", "join", "reason") else MAX_VALUES
             for value, seen in values.items():
-                self.add(kind, value, seen, bound)
+                self.add(kind, value, seen)
         for kind, number in other.left_out.items():
             self.left_out[kind] = self.left_out.get(kind, 0) + number
 
@@ -134,6 +137,64 @@ class Seens:
     def first(self, kind: str) -> int | None:
         """Return the first line of a kind."""
         return min((seen.first for seen in self.of(kind).values()), default=None)
+
+
+def together(some: Iterable[Seens]) -> Seens:
+    """Return what several say, as one."""
+    made = Seens()
+    for one in some:
+        made.merge(one)
+    return made
+
+
+class Tallies(dict[Any, Any]):
+    """What was seen, by key."""
+
+    def add(self, other: Mapping[Any, Seens]) -> None:
+        """Add what was seen later; that stays as it is."""
+        for key, seens in other.items():
+            if key not in self:
+                self[key] = type(seens)(*seens.name)
+            self[key].merge(seens)
+
+    @classmethod
+    def sum(cls, parts: Iterable[Mapping[Any, Seens]]) -> Any:
+        """Return what several batches say, in their order."""
+        made = cls()
+        for part in parts:
+            made.add(part)
+        return made
+
+
+def owned(
+    tables: Tables, rows: pl.DataFrame, into: Tallies, names: Sequence[str], kind: Any = Seens
+) -> tuple[list[Any], pl.DataFrame]:
+    """Make what counts the rows of each value of some columns; return all of it, and the rows with their owner.
+
+    A key says a file by its name and a group by its source.
+    """
+    keys = rows.select(names).unique(maintain_order=True)
+    owners: dict[tuple[Any, ...], int] = {}
+    numbers = []
+    for row in keys.iter_rows():
+        key = tuple(
+            tables.files[value] if name == "file" else source_name(tables.groups[value]) if name == "group" else value
+            for name, value in zip(names, row, strict=True)
+        )
+        into.setdefault(key, kind(*key))
+        numbers.append(owners.setdefault(key, len(owners)))
+    keys = keys.with_columns(owner=pl.Series(numbers, dtype=pl.Int64))
+    return [into[key] for key in owners], rows.join(keys, on=names, nulls_equal=True, maintain_order="left")
+
+
+def tally(owners: Sequence[Seens], kind: str, rows: pl.DataFrame, *values: str) -> None:
+    """Count rows (``owner``: a place in ``owners``, ``line``) by the values of some columns, under a kind."""
+    line = pl.col("line")
+    seen = (pl.len(), line.min().alias("first"), line.max().alias("last"), line.head(MAX_PLACES).alias("places"))
+    found = rows.group_by("owner", *values, maintain_order=True).agg(*seen) if rows.height else rows.clear()
+    for owner, *some, number, first, last, places in found.iter_rows():
+        value = tuple(tuple(each) if isinstance(each, list) else each for each in some) or (None,)
+        owners[owner].add(kind, value if len(value) > 1 else value[0], Seen(number, first, last, places))
 
 
 @dataclass(slots=True)
@@ -168,16 +229,11 @@ class Spread:
         """Add the values that follow."""
         self.low, self.high = min(self.low, other.low), max(self.high, other.high)
         self.squares += other.squares
+        self.bins = _merged((self.bins, 1), (other.bins, 1))
         width = max(self.width, other.width)
-        _merge(self.bins, other.bins)
-        while True:
-            stretches: dict[int, tuple[int, float]] = {}
-            for one in (self, other):
-                _merge(stretches, one.stretches, width // one.width)
-            if len(stretches) <= 2 * _STRETCHES:
-                break
+        while len(made := _merged(*((one.stretches, width // one.width) for one in (self, other)))) > 2 * _STRETCHES:
             width *= 2
-        self.stretches, self.width = stretches, width
+        self.stretches, self.width = made, width
 
     @property
     def number(self) -> int:
@@ -221,11 +277,14 @@ def _summed(keys: NDArray[np.int64], values: NDArray[np.float64]) -> dict[int, t
     return dict(zip(known.tolist(), zip(numbers.tolist(), sums.tolist(), strict=True), strict=True))
 
 
-def _merge(into: dict[int, tuple[int, float]], other: dict[int, tuple[int, float]], factor: int = 1) -> None:
-    """Add such sums up, ``factor`` keys as one."""
-    for key, (number, total) in other.items():
-        before = into.get(key // factor, (0, 0.0))
-        into[key // factor] = (before[0] + number, before[1] + total)
+def _merged(*parts: tuple[dict[int, tuple[int, float]], int]) -> dict[int, tuple[int, float]]:
+    """Add such sums up, in each part so many keys as one."""
+    made: dict[int, tuple[int, float]] = {}
+    for sums, factor in parts:
+        for key, (number, total) in sums.items():
+            before = made.get(key // factor, (0, 0.0))
+            made[key // factor] = (before[0] + number, before[1] + total)
+    return made
 
 
 def _mean_of_first(stretches: Iterable[tuple[int, float]], wanted: int) -> float:
@@ -250,11 +309,17 @@ class Cell(Seens):
     __slots__ = ("event", "layer", "prints", "rms", "site")
 
     def __init__(self, event: str, layer: int | None, site: str | None) -> None:
-        super().__init__()
+        super().__init__(event, layer, site)
         self.event, self.layer, self.site = event, layer, site
         self.rms = Spread()
         # norm and first values of its first prints
         self.prints: list[tuple[float | None, ...]] = []
+
+    def merge(self, other: Any) -> None:
+        """Add all of another, values too."""
+        super().merge(other)
+        self.rms.add(other.rms)
+        self.prints = (self.prints + other.prints)[:_NAMED_BY]
 
     @property
     def captured(self) -> bool:
@@ -278,19 +343,23 @@ class Cell(Seens):
 class Bucket(Seens):
     """The passes of one key.
 
-    Kinds: ``pass``, ``incomplete``, ``odd`` (writers differ), ``evidence``, ``reason``, ``rows``; ``set`` and ``cut
-    set`` (captured layers of complete and of other passes), ``join`` (states, width), ``differs`` (event,
-    states it says, captured).
+    Kinds: ``pass``, ``incomplete``, ``odd`` (writers differ), ``marked`` (prefixes tell its writers apart),
+    ``evidence``, ``reason``, ``rows``; ``set`` and ``every set`` (captured layers of complete and of all passes),
+    ``join`` (states, width), ``differs`` (event, states it says, captured), ``kept`` (rows, verified rows and where, of
+    draft passes that read fewer than verified).
     """
 
-    __slots__ = ("cells", "key", "marked")
+    __slots__ = ("cells", "key")
 
-    def __init__(self, key: Key, *, marked: bool = False) -> None:
-        super().__init__()
-        self.key = key
-        # whether prefixes tell the writers of its records apart
-        self.marked = marked
-        self.cells: dict[tuple[str, int | None, str | None], Cell] = {}
+    def __init__(self, *key: Any) -> None:
+        super().__init__(*key)
+        self.key = Key(*key)
+        self.cells = Tallies()
+
+    def merge(self, other: Any) -> None:
+        """Add all of another, its kinds of records too."""
+        super().merge(other)
+        self.cells.add(other.cells)
 
     @property
     def passes(self) -> int:
@@ -315,56 +384,54 @@ class Bucket(Seens):
         return (min(known), max(known)) if known else (None, None)
 
     @property
+    def _sets(self) -> str:
+        return "set" if 2 * self.total("set") > self.passes else "every set"
+
+    @property
     def sets(self) -> dict[tuple[int | None, ...], Seen]:
         """The sets of captured layers of its complete passes; where these are the minority, of all its passes."""
-        sets, cut = self.of("set"), self.of("cut set")
-        if 2 * sum(seen.number for seen in sets.values()) > self.passes or not cut:
-            return sets
-        merged = Seens()
-        for layers, seen in [*sets.items(), *cut.items()]:
-            merged.add("set", layers, seen)
-        return merged.of("set")
+        return self.of(self._sets)
 
     @property
     def usual(self) -> tuple[int | None, ...] | None:
         """The set of captured layers of more than half of its passes, None when there is no such set."""
-        numbers = {layers: seen.number for layers, seen in self.sets.items()}
-        layers = most_common(numbers)
-        total = sum(numbers.values()) + self.left_out.get("set", 0)
-        return layers if layers is not None and 2 * numbers[layers] > total else None
+        layers: tuple[int | None, ...] | None = self.mostly(self._sets)
+        return layers if layers is not None and 2 * self.sets[layers].number > self.total(self._sets) else None
 
     @property
     def copies(self) -> int | None:
         """The usual number of copies of its records."""
-        usual: int | None = self.of_cells("copies").mostly("copies")
+        usual: int | None = together(self.cells.values()).mostly("copies")
         return usual
 
-    def of_cells(self, kind: str, *, event: str | None = None) -> Seens:
-        """Return what was seen of a kind in its records (of an event)."""
-        seens = Seens()
-        for cell in self.cells.values():
-            for value, seen in cell.of(kind).items() if event in (None, cell.event) else ():
-                seens.add(kind, value, seen)
-        return seens
+    def of_event(self, event: str) -> Seens:
+        """Return what was seen of the records of an event."""
+        return together(cell for cell in self.cells.values() if cell.event == event)
 
     def place(self, line: int) -> Place:
         """Return where a line of its log stands."""
         return Place(self.key.file, line)
 
 
-class Counts:
-    """All of it: buckets and segments in the order they appear, capture plans, debug records of no pass, graphs."""
+def cells_of(buckets: Iterable[Bucket]) -> list[tuple[Bucket, Cell]]:
+    """Return every kind of record of some buckets."""
+    return [(bucket, cell) for bucket in buckets for cell in bucket.cells.values()]
 
-    __slots__ = ("buckets", "decode", "plans", "segments", "strays")
+
+class Counts:
+    """All of it: buckets and segments in the order they appear, capture plans, server lines.
+
+    ``plans``: what was asked to be captured, before any pass. ``lines``: what server lines of a (file, segment) say,
+    under ``event``, ``error`` (event and first words), ``stray`` (events of debug records of no pass), and of decode
+    lines ``graph`` (whether one was replayed) and ``speculating``.
+    """
+
+    __slots__ = ("buckets", "lines", "plans", "segments")
 
     def __init__(self) -> None:
-        self.buckets: dict[Key, Bucket] = {}
+        self.buckets, self.lines = Tallies(), Tallies()
         self.segments: dict[tuple[str, int], Segment] = {}
-        # capture_plan records: what was asked to be captured, before any pass
         self.plans: list[tuple[str, int, Payload, Place]] = []
-        self.strays: dict[str, int] = {}
-        # what decode lines of a segment say: whether a graph was replayed, and that the server speculates
-        self.decode: dict[tuple[str, int], Seens] = {}
 
     @classmethod
     def of(cls, tables: Tables) -> Counts:
@@ -382,20 +449,10 @@ class Counts:
         made = cls()
         for part in parts:
             made.segments |= part.segments
-            for key, bucket in part.buckets.items():
-                mine = made.buckets.setdefault(key, Bucket(key, marked=bucket.marked))
-                mine.merge(bucket)
-                for name, cell in bucket.cells.items():
-                    known = mine.cells.setdefault(name, Cell(*name))
-                    known.merge(cell)
-                    known.rms.add(cell.rms)
-                    known.prints = (known.prints + cell.prints)[:_NAMED_BY]
+            made.buckets.add(part.buckets)
+            made.lines.add(part.lines)
             for plan in part.plans:
                 made._plan(*plan)
-            for event, number in part.strays.items():
-                made.strays[event] = made.strays.get(event, 0) + number
-            for where, said in part.decode.items():
-                made.decode.setdefault(where, Seens()).merge(said)
         return made
 
     # -- one batch ----------------------------------------------------------------------------------------------------
@@ -406,85 +463,76 @@ class Counts:
             self.plans.append((file, segment, payload, place))
 
     def _server(self, tables: Tables) -> None:
-        usable = pl.col("intact").is_in(["whole", "partial"])
-        lines = tables.server.filter((pl.col("event") == "decode_stats") & usable)
-        kinds = lines.group_by("file", "segment", "graph", speculating=pl.col("accept_len").is_not_null())
-        for file, segment, graph, speculating, *seen in kinds.agg(pl.len(), pl.col("line").min()).iter_rows():
-            said = self.decode.setdefault((tables.files[file], segment), Seens())
-            for kind, value in (("graph", graph), ("speculating", speculating)):
-                said.add(kind, value, Seen(*seen))
-        strays = tables.server.with_row_index("row").filter(pl.col("site").is_not_null())
-        for row, event, file, segment, line in strays.select("row", "event", "file", "segment", "line").iter_rows():
-            if event in self.strays or len(self.strays) < MAX_VALUES:
-                self.strays[event] = self.strays.get(event, 0) + 1
-            if event == "capture_plan" and (payload := tables.payload(row)).usable:
+        server = tables.server.with_row_index("row").with_columns(
+            pl.col("event").cast(pl.String), speculating=pl.col("accept_len").is_not_null()
+        )
+        owners, lines = owned(tables, server, self.lines, ["file", "segment"])
+        decode = lines.filter((pl.col("event") == "decode_stats") & pl.col("intact").is_in(["whole", "partial"]))
+        strays = lines.filter(pl.col("site").is_not_null())
+        for kind, some, column in (
+            ("event", lines, "event"),
+            ("stray", strays, "event"),
+            ("graph", decode, "graph"),
+            ("speculating", decode, "speculating"),
+        ):
+            tally(owners, kind, some, column)
+        errors = lines.filter(pl.col("event").is_in(ERRORS)).unique(
+            ["owner", "event"], keep="first", maintain_order=True
+        )
+        for row, owner, event, line in errors.select("row", "owner", "event", "line").iter_rows():
+            fields = tables.payload(row).fields
+            said = [str(fields[each]) for each in ("exception", "message") if fields.get(each)]
+            words = ": ".join(said) if fields.get("exception") else ""
+            owners[owner].add("error", (event, words), Seen(1, line, line))
+        plans = strays.filter(pl.col("event") == "capture_plan")
+        for row, file, segment, line in plans.select("row", "file", "segment", "line").iter_rows():
+            if (payload := tables.payload(row)).usable:
                 self._plan(tables.files[file], segment, payload, Place(tables.files[file], line))
 
     def _passes(self, tables: Tables) -> None:
         passes, records = tables.passes, tables.records
-        names = [*Key._fields]
-        names[2] = "group"
-        first = records.select("site", "role").with_row_index("row")[passes["first"]]
-        where = ["file", "segment", "group", "role"]
+        first = records.select("site", "role", "print").with_row_index("row")[passes["first"]]
+        names = ["file", "segment", "group", "role"]
+        marks = pl.Series([(one.pid, one.tp_rank, one.ep_rank) != (None, None, None) for one in tables.prefixes])
         # A pass of which only the logits record is printed (a cut edge) is one of the model that this group printed.
         site = pl.when(first["role"].is_not_null()).then(first["site"].cast(pl.String)).alias("site")
-        passes = passes.with_columns(site=site).with_columns(pl.col("site").forward_fill().backward_fill().over(where))
-        passes = passes.with_row_index("row")
-        of_pass = np.zeros(passes.height, np.int64)
-        buckets: list[Bucket] = []
-        for *key, rows in passes.group_by(names, maintain_order=True).agg("row").iter_rows():
-            key[0], key[2] = tables.files[key[0]], source_name(tables.groups[key[2]])
-            prefix = tables.prefixes[tables.prints["prefix"][records["print"][passes["first"][rows[0]]]]]
-            marked = (prefix.pid, prefix.tp_rank, prefix.ep_rank) != (None, None, None)
-            of_pass[rows] = len(buckets)
-            buckets.append(Bucket(Key(*key), marked=marked))
-            self.buckets[buckets[-1].key] = buckets[-1]
-        passes = passes.with_columns(bucket=of_pass)
+        passes = passes.with_columns(site, marked=marks.gather(tables.prints["prefix"].gather(first["print"])))
+        passes = passes.with_columns(pl.col("site").forward_fill().backward_fill().over(names))
+        buckets, passes = owned(tables, passes, self.buckets, [*names[:3], *Key._fields[3:]], Bucket)
         _count_passes(passes, records, buckets)
-        of_record = of_pass[passes["key"].search_sorted(records["pass"]).to_numpy()]
-        cells, of_cell = self._cells(tables, of_record, buckets)
-        _count_values(tables, cells, of_cell)
+        of_record = passes.select("owner", "number")[passes["key"].search_sorted(records["pass"])]
+        cells, of_cell = self._cells(tables, of_record["owner"].to_numpy(), buckets)
+        _count_values(tables, of_record["number"], cells, of_cell)
 
     def _cells(
         self, tables: Tables, of_record: NDArray[np.int64], buckets: Sequence[Bucket]
     ) -> tuple[list[Cell], NDArray[np.int64]]:
         """Count what records say apart from their values; return the cells, and which one each record belongs to."""
-        columns = tables.records.select("head", "copies", "line").to_dict()
-        head, copies, line = (columns[name].to_numpy().astype(np.int64) for name in ("head", "copies", "line"))
-        codes = (of_record << 48) | (head << 16) | copies
-        _, first, back, sizes = np.unique(codes, return_index=True, return_inverse=True, return_counts=True)
-        lines = np.full(len(first), np.iinfo(np.int64).max)
-        np.minimum.at(lines, back, line)
-        known: dict[int, int] = {}
-        cells: list[Cell] = []
-        of_code = np.zeros(len(first), np.int64)
-        for at in np.argsort(first).tolist():
-            row, number, where = int(first[at]), int(sizes[at]), int(lines[at])
-            bucket, payload = buckets[of_record[row]], tables.heads[head[row]]
+        cells: dict[int, Cell] = {}
+        of_cell = np.zeros(len(of_record), np.int64)
+        table = tables.records.select("head", "copies", "line", bucket=of_record).with_row_index("row")
+        alike = table.group_by("bucket", "head", "copies", maintain_order=True)
+        for at, head, copies, number, line, rows in alike.agg(pl.len(), pl.col("line").min(), "row").iter_rows():
+            bucket, payload, seen = buckets[at], tables.heads[head], Seen(number, line, line)
             name = (payload.event, payload.layer, payload.site)
-            cell = bucket.cells.get(name)
-            if cell is None:
-                cell = bucket.cells[name] = Cell(*name)
-                known[id(cell)] = len(cells)
-                cells.append(cell)
-            of_code[at] = known[id(cell)]
-            seen = Seen(number, where, where)
+            cell = bucket.cells.setdefault(name, Cell(*name))
+            cells.setdefault(id(cell), cell)
+            of_cell[rows] = list(cells).index(id(cell))
             cell.add("record", None, seen)
-            cell.add("copies", int(copies[row]), seen)
+            cell.add("copies", copies, seen)
             if payload.event == "aux_concat":
                 bucket.add("join", (num_aux(payload), payload.width), seen)
             if not payload.usable:
                 cell.add("damaged", None, seen)
                 continue
-            for kind, value in (("mode", payload.mode), ("shape", payload.shape)):
+            embeds = whole_numbers(payload.fields.get("embeds")) if payload.event == "forward" else None
+            said = {"mode": payload.mode, "shape": payload.shape, "embeds": None if embeds is None else tuple(embeds)}
+            for kind, value in said.items():
                 if value is not None:
                     cell.add(kind, value, seen)
-            embeds = whole_numbers(payload.fields.get("embeds")) if payload.event == "forward" else None
-            if embeds is not None:
-                cell.add("embeds", tuple(embeds), seen)
             if payload.event == "capture_plan":
-                self._plan(bucket.key.file, bucket.key.segment, payload, bucket.place(where))
-        return cells, of_code[back]
+                self._plan(bucket.key.file, bucket.key.segment, payload, bucket.place(line))
+        return list(cells.values()), of_cell
 
     # -- what the counts say ------------------------------------------------------------------------------------------
 
@@ -512,72 +560,56 @@ class Counts:
 
 def _count_passes(passes: pl.DataFrame, records: pl.DataFrame, buckets: Sequence[Bucket]) -> None:
     """Count passes by what the table of passes says of them."""
-    line = pl.col("line")
-    seen = (pl.len(), line.min().alias("first_line"), line.max().alias("last_line"), line.head(MAX_PLACES))
-    unnamed = pl.col("captures") - pl.col("layers").list.len()
-    target = passes.filter(pl.col("role") == "target").with_columns(unnamed=unnamed)
-    complete = pl.col("complete")
-
-    def add(kind: str, table: pl.DataFrame, *columns: str) -> None:
-        for bucket, *value, number, first, last, places in (
-            table.group_by("bucket", *columns, maintain_order=True).agg(*seen).iter_rows()
-        ):
-            whole = tuple(value) if len(value) > 1 else value[0] if value else None
-            if kind.endswith("set"):
-                whole = (*value[0], *[None] * value[1])
-            buckets[bucket].add(kind, whole, Seen(number, first, last, places))
-
-    add("pass", passes)
-    add("incomplete", passes.filter(~complete))
-    add("odd", passes.filter(pl.col("differ") > 0))
-    add("evidence", passes, "evidence")
-    add("reason", passes.filter((pl.col("phase") == "unknown") & pl.col("why").is_not_null()), "why")
-    add("rows", passes.filter(pl.col("rows").is_not_null()), "rows")
-    add("set", target.filter(complete), "layers", "unnamed")
-    add("cut set", target.filter(~complete), "layers", "unnamed")
+    complete, unnamed = pl.col("complete"), pl.col("captures") - pl.col("layers").list.len()
+    # A damaged capture has no layer, and is one all the same.
+    target = passes.filter(pl.col("role") == "target").with_columns(
+        pl.col("layers").list.concat(pl.lit(None, pl.Int32).repeat_by(unnamed))
+    )
+    fewer = (
+        (pl.col("phase") == "draft_extend") & (pl.col("during") == "serving") & (pl.col("rows") < pl.col("due_rows"))
+    )
+    tally(buckets, "pass", passes)
+    tally(buckets, "incomplete", passes.filter(~complete))
+    tally(buckets, "marked", passes.filter("marked"))
+    tally(buckets, "odd", passes.filter(pl.col("differ") > 0))
+    tally(buckets, "evidence", passes, "evidence")
+    tally(buckets, "reason", passes.filter((pl.col("phase") == "unknown") & pl.col("why").is_not_null()), "why")
+    tally(buckets, "rows", passes.filter(pl.col("rows").is_not_null()), "rows")
+    tally(buckets, "kept", passes.filter(fewer), "rows", "due_rows", "due_line")
+    tally(buckets, "set", target.filter(complete), "layers")
+    tally(buckets, "every set", target, "layers")
     for name, event in (("end", "forward_end"), ("join", "aux_concat")):
         said = target.with_columns(said=records["num_aux"].gather(target[name]), event=pl.lit(event))
-        odd = said.filter(complete & (pl.col("captures") > 0) & (pl.col("said") != pl.col("captures")))
-        add("differs", odd, "event", "said", "captures")
+        odd = complete & (pl.col("captures") > 0) & (pl.col("said") != pl.col("captures"))
+        tally(buckets, "differs", said.filter(odd), "event", "said", "captures")
 
 
-def _count_values(tables: Tables, cells: Sequence[Cell], of_cell: NDArray[np.int64]) -> None:
-    """Take the norms of a batch: what is finite into the spread of its cell, the rest counted and pointed at."""
+def _count_values(tables: Tables, numbers: pl.Series, cells: Sequence[Cell], of_cell: NDArray[np.int64]) -> None:
+    """Take the norms of a batch: what is finite into the spread of its cell, the rest counted and pointed at.
+
+    ``numbers``: of the pass of each record, as its file counts them, so that the answer is the same in any company.
+    """
     records = tables.records
     norm, usable, total = pl.col("norm"), pl.col("usable"), pl.col("values").list.sum().fill_null(0.0)
     size = (pl.col("rows") * pl.col("width")).cast(pl.Float64)
-    table = records.select(
-        "line", "pass",
-        cell=of_cell,
-        rms=pl.when(size > 0).then(norm / size.sqrt()),
-        finite=usable & norm.is_finite().fill_null(value=False) & total.is_finite(),
-        non_finite=usable & ~(norm.is_finite().fill_null(value=True) & total.is_finite()),
-        without_norm=usable & norm.is_null() & total.is_finite(),
-        zero=(norm == 0) & (pl.col("rows") != 0).fill_null(value=True),
-        derived=pl.col("derived").fill_null(value=False),
-    ).with_row_index("row")  # fmt: skip
-    finite = pl.col("finite")
-    kinds = {
-        "non_finite": pl.col("non_finite"),
-        "without_norm": pl.col("without_norm"),
-        "zero": finite & pl.col("zero"),
-        "derived": finite & pl.col("derived"),
-    }
-    line = pl.col("line")
-    seen = (pl.len(), line.min(), line.max().alias("last"))
-    for kind, wanted in kinds.items():
-        for cell, *number in table.filter(wanted).group_by("cell").agg(*seen).iter_rows():
-            cells[cell].add(kind, None, Seen(*number))
+    finite = usable & norm.is_finite().fill_null(value=False) & total.is_finite()
+    table = records.with_columns(owner=of_cell, number=numbers, rms=pl.when(size > 0).then(norm / size.sqrt()))
+    for kind, wanted in {
+        "non_finite": usable & ~(norm.is_finite().fill_null(value=True) & total.is_finite()),
+        "without_norm": usable & norm.is_null() & total.is_finite(),
+        "zero": finite & (norm == 0) & (pl.col("rows") != 0).fill_null(value=True),
+        "derived": finite & pl.col("derived").fill_null(value=False),
+    }.items():
+        tally(cells, kind, table.filter(wanted))
     differing = tables.prints.filter(~pl.col("same"))
-    differing = differing.with_columns(cell=pl.Series(of_cell).gather(differing["record"]))
-    for cell, prefix, *number in differing.group_by("cell", "prefix").agg(*seen).sort("cell", "line").iter_rows():
-        cells[cell].add("variant", writer_label(tables.prefixes[prefix]), Seen(*number))
-    kept = table.filter(finite).sort("cell", maintain_order=True)
-    where, rows, rms, passes = (kept[name].to_numpy() for name in ("cell", "row", "rms", "pass"))
-    begins = np.flatnonzero(np.diff(where, prepend=-1)).tolist()
-    for start, stop in pairwise([*begins, len(where)]):
-        cell, some = cells[where[start]], rows[start : start + _NAMED_BY]
-        sized = ~np.isnan(rms[start:stop])
-        cell.rms = Spread.of(rms[start:stop][sized], passes[start:stop][sized])
-        for one, values in zip(records["norm"][some], records["values"][some].to_list(), strict=True):
-            cell.prints.append((one, *(values or ())))
+    writers = pl.Series([writer_label(prefix) for prefix in tables.prefixes], dtype=pl.String)
+    table_ = differing.select(
+        "line", owner=pl.Series(of_cell).gather(differing["record"]), writer=writers.gather(differing["prefix"])
+    )
+    tally(cells, "variant", table_, "writer")
+    for (owner,), some in table.filter(finite).group_by("owner", maintain_order=True):
+        cell, sized = cells[owner], some.filter(pl.col("rms").is_not_null())
+        cell.rms = Spread.of(sized["rms"].to_numpy(), sized["number"].to_numpy())
+        cell.prints = [
+            (one, *(values or ())) for one, values in some.select("norm", "values").head(_NAMED_BY).iter_rows()
+        ]

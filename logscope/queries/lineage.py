@@ -11,7 +11,6 @@ are those of the lowest captured layer. Values are compared at the coarser of tw
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
 from itertools import combinations
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +18,8 @@ import numpy as np
 import polars as pl
 
 from logscope.model import CAPTURE_EVENTS, Place
-from logscope.queries.words import source_name
+from logscope.passes.lineage import same_head
+from logscope.queries.counts import Seens, Tallies, owned, tally
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -32,10 +32,12 @@ if TYPE_CHECKING:
 JOIN_TOLERANCE = 5e-6
 # Of more captures than these it is not asked which of them were joined.
 _MOST_CAPTURES = 8
+# First values that are compared.
+_VALUES = 5
 _JOINED: Any = pl.Schema(
     {  # type: ignore[arg-type]
-        "row": pl.UInt32, "line": pl.Int64, "residual": pl.Float64, "tolerance": pl.Float64, "holds": pl.Boolean,
-        "joined": pl.List(pl.Int32), "head_holds": pl.Boolean, "head_of": pl.Int32,
+        "row": pl.UInt32, "line": pl.Int64, "residual": pl.Float64, "holds": pl.Boolean, "joined": pl.List(pl.Int32),
+        "head_holds": pl.Boolean, "head_of": pl.Int32,
     }
 )  # fmt: skip
 
@@ -43,157 +45,128 @@ _JOINED: Any = pl.Schema(
 def joined_states(tables: Tables) -> pl.DataFrame:
     """Return one row a joined state of a complete target pass with captures, outside graph capture.
 
-    Columns: ``row`` (of the pass), ``line`` (of the join), ``residual`` and ``tolerance`` (relative to norm(join)^2),
-    ``holds`` (null: a norm is missing or not finite), ``joined`` (the layers whose sum it is: all captured ones, or the
-    only subset of as many as were joined that fits), ``head_holds`` (it begins as the lowest of these; null: not
-    printed), ``head_of`` (the layer that it begins as instead; null: none does).
+    Columns: ``row`` (of the pass), ``line`` (of the join), ``residual`` (relative to norm(join)^2), ``holds`` (null: a
+    norm is missing or not finite), ``joined`` (the layers whose sum it is: all captured ones, or the only subset of as
+    many as were joined that fits), ``head_holds`` (it begins as the lowest of these; null: not printed), ``head_of``
+    (the layer that it begins as instead; null: none does).
     """
     records = tables.records
     wanted = (pl.col("role") == "target") & pl.col("complete") & (pl.col("captures") > 0) & pl.col("join").is_not_null()
     rows = tables.passes.with_row_index("row").filter(wanted & (pl.col("during") != "graph_capture"))
     # What is damaged has no norm.
     norm = np.where(records["usable"].to_numpy(), records["norm"].fill_null(math.nan).to_numpy(), math.nan)
-    slack = records["slack"].to_numpy()
+    slack = 2 * np.abs(np.where(np.isfinite(norm), norm, math.nan)) * records["slack"].to_numpy()
     captured = records["event"].cast(pl.String).is_in(list(CAPTURE_EVENTS)).to_numpy()
     places, before = np.flatnonzero(captured), np.cumsum(captured) - captured
     found = [pl.DataFrame(schema=_JOINED)]
     for (number,), some in rows.group_by("captures", maintain_order=True):
         join = some["join"].to_numpy()
         states = places[before[some["first"].to_numpy()][:, None] + np.arange(number)]
-        sums = _Sums(norm[join], slack[join], norm[states], slack[states])
         counted = records["num_aux"].gather(some["join"]).fill_null(0).to_numpy()
-        chosen = sums.joined(counted)
-        at = np.arange(len(join))
-        head = _same_heads(tables, states[at, chosen.argmax(axis=1)], join)
-        head_of = np.full(len(join), -1)
+        whole, squares = norm[join] ** 2, norm[states] ** 2
+        told = np.isfinite(whole) & (whole > 0) & np.isfinite(squares).all(axis=1)
+        chosen, residual, holds = _joined(whole, slack[join], squares, slack[states], told, counted)
+        joins = _values(tables, join)
+        head = same_head(_values(tables, states[np.arange(len(join)), chosen.argmax(axis=1)]), joins)
+        of = np.full(len(join), -1)
         for each in range(number if (head == 0).any() else 0):
-            begins = (head == 0) & (head_of < 0) & (_same_heads(tables, states[:, each], join) == 1)
-            head_of[begins] = states[begins, each]
-        layers: Any = some["layers"]
-        if not chosen.all():
-            of = records["layer"].to_list()
-            pairs = zip(states.tolist(), chosen.tolist(), strict=True)
-            layers = [[of[row] for row, kept in zip(*pair, strict=True) if kept] for pair in pairs]
+            begins = (head == 0) & (of < 0) & (same_head(_values(tables, states[:, each]), joins) == 1)
+            of[begins] = states[begins, each]
+        layers = np.array(records["layer"].gather(states.ravel()).to_list(), object).reshape(states.shape)
         columns = {
-            "row": some["row"], "line": records["line"].gather(join),
-            "residual": _where(sums.told, sums.residual), "tolerance": sums.tolerance,
-            "holds": _where(sums.told, sums.holds),
-            "joined": layers,
-            "head_holds": _where(head >= 0, head == 1),
-            "head_of": records["layer"].gather(pl.Series(_where(head_of >= 0, head_of), dtype=pl.Int64)),
+            "row": some["row"], "line": records["line"].gather(join), "told": told, "residual": residual,
+            "holds": holds, "joined": [layers[row, kept].tolist() for row, kept in enumerate(chosen)], "head": head,
+            "of": of,
         }  # fmt: skip
-        found.append(pl.DataFrame(columns, schema_overrides=_JOINED))
+        found.append(
+            pl.DataFrame(columns, schema_overrides=_JOINED).select(
+                "row", "line", pl.when("told").then("residual"), pl.when("told").then("holds"), "joined",
+                head_holds=pl.when(pl.col("head") >= 0).then(pl.col("head") == 1),
+                head_of=records["layer"].gather(pl.Series(of).set(pl.Series(of < 0), None)),
+            )
+        )  # fmt: skip
     return pl.concat(found).sort("row")
 
 
-def _where(known: NDArray[np.bool_], values: NDArray[Any]) -> pl.Series:
-    """Return values as a column, null where they are not known."""
-    return pl.Series(values).set(pl.Series(~known), None)
+def _joined(
+    whole: NDArray[Any], own: NDArray[Any], squares: NDArray[Any], slacks: NDArray[Any], told: NDArray[Any],
+    counted: NDArray[Any],
+) -> tuple[NDArray[np.bool_], NDArray[np.float64], NDArray[np.bool_]]:  # fmt: skip
+    """Tell which captures (a row a pass) were joined, what their squares leave of the join's, and whether that is none.
 
+    Where fewer were joined than captured (``counted``), it is the only choice whose squares fit.
+    """
+    number = squares.shape[1]
+    chosen = np.ones(squares.shape, np.bool_)
 
-class _Sums:
-    """The squares of joined states beside the sums of the squares of their captures (a matrix, a row a pass)."""
-
-    def __init__(self, join: NDArray[Any], join_slack: NDArray[Any], norm: NDArray[Any], slack: NDArray[Any]) -> None:
-        self._whole, self._own = join**2, 2 * np.abs(join) * join_slack
-        self._squares, self._slacks = norm**2, 2 * np.abs(norm) * slack
-        self.told = np.isfinite(self._whole) & (self._whole > 0) & np.isfinite(self._squares).all(axis=1)
-        self.residual, self.tolerance = self._compared(list(range(norm.shape[1])))
-        self.holds = np.abs(self.residual) <= self.tolerance
-
-    def _compared(self, of: list[int]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    def compared(of: NDArray[np.bool_]) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
         with np.errstate(all="ignore"):
-            residual = self._squares[:, of].sum(axis=1) / self._whole - 1
-            return residual, JOIN_TOLERANCE + (self._own + self._slacks[:, of].sum(axis=1)) / self._whole
+            residual = np.where(of, squares, 0.0).sum(axis=1) / whole - 1
+            return residual, np.abs(residual) <= JOIN_TOLERANCE + (own + np.where(of, slacks, 0.0).sum(axis=1)) / whole
 
-    def joined(self, counted: NDArray[Any]) -> NDArray[np.bool_]:
-        """Tell which captures were joined; where fewer were (``counted``), the only ones whose squares fit."""
-        number = self._squares.shape[1]
-        chosen = np.ones(self._squares.shape, np.bool_)
-        off = self.told & ~self.holds
-        for size in np.unique(counted[off]).tolist():
-            if not 0 < size < number <= _MOST_CAPTURES:
-                continue
-            tried = [(list(of), *self._compared(list(of))) for of in combinations(range(number), size)]
-            fits = (
-                np.array([np.abs(residual) <= tolerance for _, residual, tolerance in tried]) & off & (counted == size)
-            )
-            for (of, residual, tolerance), fit in zip(tried, fits & (fits.sum(axis=0) == 1), strict=True):
-                chosen[fit] = np.isin(np.arange(number), of)
-                self.residual[fit], self.tolerance[fit], self.holds[fit] = residual[fit], tolerance[fit], True
-        return chosen
+    off = told & ~compared(chosen)[1]
+    for size in np.unique(counted[off]).tolist():
+        if not 0 < size < number <= _MOST_CAPTURES:
+            continue
+        choices = [np.isin(np.arange(number), of) for of in combinations(range(number), size)]
+        fits = np.array([compared(of)[1] & off & (counted == size) for of in choices])
+        for of, fit in zip(choices, fits & (fits.sum(axis=0) == 1), strict=True):
+            chosen[fit] = of
+    return chosen, *compared(chosen)
 
 
-def _same_heads(tables: Tables, one: NDArray[Any], other: NDArray[Any]) -> NDArray[np.int64]:
-    """Return 1 where the first values of two records agree, 0 where not, -1 where one has none."""
-    values, keys, rounded = (tables.records[name] for name in ("values", "values_key", "rounded"))
-    a, b = keys.gather(one), keys.gather(other)
-    printed = (a.is_not_null() & b.is_not_null()).to_numpy()
-    same = np.where(printed, (a == b).fill_null(value=False).to_numpy().astype(np.int64), -1)
-    sizes = values.list.len()
-    loose = (sizes.gather(one) != sizes.gather(other)) | rounded.gather(one) | rounded.gather(other)
-    for at in np.flatnonzero((same == 0) & loose.fill_null(value=False).to_numpy()).tolist():
-        rows = int(one[at]), int(other[at])
-        # Half the last printed digit of each, None where they are printed exactly.
-        slack = [tables.heads[tables.records["head"][row]].head_resolution or [0.0] * 99 for row in rows]
-        # Of different lengths: as far as both go.
-        pairs = zip(*(values[row] for row in rows), *slack, strict=False)
-        same[at] = all(close(a, b, fine + coarse) for a, b, fine, coarse in pairs)
-    return same
+def _values(tables: Tables, rows: NDArray[Any]) -> dict[str, Any]:
+    """Return the first values of records as they are compared (:mod:`logscope.passes.lineage`)."""
+    some = tables.records.select("values", "values_key", "rounded")[rows]
+    return {
+        "values": np.column_stack(
+            [some["values"].list.get(at, null_on_oob=True).fill_null(math.nan).to_numpy() for at in range(_VALUES)]
+        ),
+        "count": some["values"].list.len().fill_null(0).to_numpy(),
+        "key": some["values_key"].fill_null(0).to_numpy(),
+        "rounded": some["rounded"].fill_null(value=False).to_numpy(),
+    }
 
 
-def close(one: float, other: float, slack: float) -> bool:
-    """Return whether two printed values may be the same number; nan equals nan, inf equals inf."""
-    if one == other or (one != one and other != other):
-        return True
-    gap = abs(one - other)
-    # The last term allows for the binary form of a decimal half; no slack makes inf and another value one.
-    return gap < math.inf and gap <= slack + 1e-12 * abs(one)
+class Followed(Seens):
+    """The joined states of one kind of target pass, or the inputs of one kind of draft pass.
 
-
-@dataclass(slots=True, eq=False)
-class Joins:
-    """The joined states of one kind of target pass against their captures, added up."""
-
-    passes: int = 0
-    warmup: int = 0
-    norms: int = 0
-    norms_hold: int = 0
-    worst: float = 0.0
-    first_norm_off: Place | None = None
-    heads: int = 0
-    heads_hold: int = 0
-    first_head_off: Place | None = None
-    # layers that were joined -> passes; only where the norms show it
-    joined: dict[tuple[int | None, ...], int] = field(default_factory=dict)
-    # where the head is not that of the lowest capture: layer whose head it is (None: of none) -> passes
-    heads_of: dict[int | None, int] = field(default_factory=dict)
-
-
-@dataclass(slots=True, eq=False)
-class Inputs:
-    """The inputs of one kind of draft pass against the state they should come from, added up.
-
-    ``own``: they should come from the draft's own output (decode), not from the target.
+    ``key``: file, segment, source, phase. Kinds of both: ``pass``, ``warmup``. Of joined states: ``norm`` and ``head``
+    (whether they hold, False and True), ``joined`` (layers, where norms show them), ``head of`` (whose head stands
+    where it is wrong); ``worst`` is the largest residual. Of inputs: ``traced`` (by what), ``off`` (how many passes
+    old, None: no known state), ``source`` (what was due there), ``fewer`` (of these, accepted rows only), ``unknown``
+    (why it cannot be told).
     """
 
-    own: bool = False
-    inputs: int = 0
-    warmup: int = 0
-    by: dict[str, int] = field(default_factory=dict)
-    not_traced: int = 0
-    first_not_traced: Place | None = None
-    first_source: Place | None = None
-    # of the untraced ones
-    fewer_rows: int = 0
-    stale: dict[int, int] = field(default_factory=dict)
-    cannot_tell: int = 0
-    cannot_tell_why: dict[str, int] = field(default_factory=dict)
+    __slots__ = ("key", "worst")
+
+    def __init__(self, *key: Any) -> None:
+        super().__init__(*key)
+        self.key, self.worst = key, 0.0
+
+    def merge(self, other: Any) -> None:
+        """Add all of another."""
+        super().merge(other)
+        self.worst = max(self.worst, other.worst)
+
+    def held(self, kind: str) -> int:
+        """Return how many norms or heads hold."""
+        return self.numbers(kind).get(True, 0)
+
+    def place(self, kind: str, value: Any = None) -> Place | None:
+        """Return where something (a value) of a kind was seen first."""
+        first = self.first(kind) if value is None else self.of(kind)[value].first if value in self.of(kind) else None
+        return None if first is None else Place(self.key[0], first)
 
     @property
-    def traced(self) -> int:
-        """How many are the state they should be."""
-        return sum(self.by.values())
+    def own(self) -> bool:
+        """True for inputs that should be the draft's own output (decode)."""
+        return bool(self.key[3] == "decode")
+
+    @property
+    def told(self) -> int:
+        """How many inputs could be compared at all."""
+        return self.total("traced") + self.total("off")
 
     @property
     def explained(self) -> bool:
@@ -201,34 +174,7 @@ class Inputs:
 
         That happens where request 0 has just finished, so in a minority of passes.
         """
-        return self.fewer_rows == self.not_traced and 2 * self.not_traced <= self.told
-
-    @property
-    def told(self) -> int:
-        """How many could be compared at all."""
-        return self.traced + self.not_traced
-
-
-def added(one: Any, other: Any) -> Any:
-    """Return two sums of the same class as one: numbers and counts add up, of places the first stays."""
-    made = type(one)()
-    for name in made.__slots__:
-        mine, theirs = getattr(one, name), getattr(other, name)
-        if isinstance(mine, dict):
-            value: Any = {
-                key: mine.get(key, 0) + theirs.get(key, 0)
-                for key in [*mine, *(key for key in theirs if key not in mine)]
-            }
-        elif isinstance(mine, bool):
-            value = mine or theirs
-        elif name == "worst":
-            value = max(mine, theirs)
-        elif isinstance(mine, (int, float)):
-            value = mine + theirs
-        else:
-            value = mine if mine is not None else theirs
-        setattr(made, name, value)
-    return made
+        return self.total("fewer") == self.total("off") and 2 * self.total("off") <= self.told
 
 
 class Lineage:
@@ -242,8 +188,7 @@ class Lineage:
     __slots__ = ("inputs", "joins")
 
     def __init__(self) -> None:
-        self.joins: dict[tuple[Any, ...], Joins] = {}
-        self.inputs: dict[tuple[Any, ...], Inputs] = {}
+        self.joins, self.inputs = Tallies(), Tallies()
 
     @classmethod
     def of(cls, tables: Tables) -> Lineage:
@@ -259,28 +204,20 @@ class Lineage:
         """Return what several batches say, in their order."""
         made = cls()
         for part in parts:
-            for mine, theirs in ((made.joins, part.joins), (made.inputs, part.inputs)):
-                for key, found in theirs.items():
-                    mine[key] = added(mine[key], found) if key in mine else found  # type: ignore[assignment]
+            made.joins.add(part.joins)
+            made.inputs.add(part.inputs)
         return made
 
     def _joins(self, tables: Tables) -> None:
         found = joined_states(tables)
         passes = tables.passes.select("file", "segment", "group", "phase", "during")[found["row"]]
-        table = found.with_columns(
-            passes, joined=pl.col("joined").cast(pl.List(pl.String)).list.join(",", ignore_nulls=False)
-        )
-        for key, some in _by_source(tables, table):
-            joined = _numbers(some.filter("holds")["joined"])
-            file, norm_off, head_off = key[0], some.filter(~pl.col("holds")), some.filter(~pl.col("head_holds"))
-            self.joins[key] = Joins(
-                some.height, _warmup(some),
-                some["holds"].count(), some["holds"].sum(), float(some["residual"].abs().max() or 0.0),  # type: ignore[arg-type]
-                _first(file, norm_off["line"]),
-                some["head_holds"].count(), int(some["head_holds"].sum()), _first(file, head_off["line"]),
-                {tuple(map(int, layers.split(","))): number for layers, number in joined.items() if layers},
-                _numbers(head_off["head_of"]),
-            )  # fmt: skip
+        owners, rows = _followed(tables, found.with_columns(passes), self.joins)
+        tally(owners, "norm", rows.filter(pl.col("holds").is_not_null()), "holds")
+        tally(owners, "head", rows.filter(pl.col("head_holds").is_not_null()), "head_holds")
+        tally(owners, "joined", rows.filter("holds"), "joined")
+        tally(owners, "head of", rows.filter(~pl.col("head_holds")), "head_of")
+        for owner, worst in rows.group_by("owner").agg(pl.col("residual").abs().max()).iter_rows():
+            owners[owner].worst = worst or 0.0
 
     def _inputs(self, tables: Tables) -> None:
         wide = pl.col("phase").is_in(["extend", "draft_extend"]) | (
@@ -289,41 +226,27 @@ class Lineage:
         own = pl.col("phase") == "decode"
         reads = (pl.col("role") == "draft") & pl.col("input").is_not_null() & (pl.col("during") != "graph_capture")
         some = tables.passes.filter(reads & (wide | own))
-        table = some.with_columns(
-            line=tables.records["line"].gather(some["input"]),
-            fewer=(pl.col("rows") < pl.col("due_rows")).fill_null(value=False),
-            printed=tables.records["values_key"].gather(some["input"]).is_not_null() & pl.col("own_key").is_not_null(),
-        )
+        printed = tables.records["values_key"].gather(some["input"]).is_not_null() & some["own_key"].is_not_null()
         why = (
             pl.when(own & pl.col("own_line").is_null()).then(pl.lit("no output of the draft is printed before it"))
-            .when(own & pl.col("printed")).then(pl.lit("it is another row of the draft's output than the printed one"))
+            .when(own & printed).then(pl.lit("it is another row of the draft's output than the printed one"))
             .when(~own & pl.col("due_line").is_null()).then(pl.lit("no joined state is printed before it"))
             .when(~own & ~pl.col("due_fresh")).then(pl.lit("no joined state is printed since the input before it"))
             .otherwise(pl.lit("too little of it is printed to compare"))
         )  # fmt: skip
-        for key, read in _by_source(tables, table.with_columns(reason=why)):
-            off, unknown = read.filter(~pl.col("traced")), read.filter(pl.col("traced").is_null())
-            self.inputs[key] = Inputs(
-                key[3] == "decode", read.height, _warmup(read), _numbers(read.filter("traced")["how"]),
-                off.height, _first(key[0], off["line"]), _first(key[0], off["due_line"]), int(off["fewer"].sum()),
-                _numbers(off["ago"].drop_nulls()), unknown.height, _numbers(unknown["reason"]),
-            )  # fmt: skip
+        table = some.with_columns(line=tables.records["line"].gather(some["input"]), why=why)
+        owners, rows = _followed(tables, table, self.inputs)
+        off = rows.filter(~pl.col("traced"))
+        tally(owners, "traced", rows.filter("traced"), "how")
+        tally(owners, "off", off, "ago")
+        tally(owners, "fewer", off.filter(pl.col("rows") < pl.col("due_rows")))
+        tally(owners, "source", off.with_columns(line="due_line"))
+        tally(owners, "unknown", rows.filter(pl.col("traced").is_null()), "why")
 
 
-def _by_source(tables: Tables, table: pl.DataFrame) -> Iterable[tuple[tuple[Any, ...], pl.DataFrame]]:
-    """Yield the rows of each (file, segment, source, phase)."""
-    for (file, segment, group, phase), some in table.group_by("file", "segment", "group", "phase", maintain_order=True):
-        yield (tables.files[file], segment, source_name(tables.groups[group]), phase), some
-
-
-def _warmup(some: pl.DataFrame) -> int:
-    return int((some["during"] != "serving").sum())
-
-
-def _first(file: str, lines: pl.Series) -> Place | None:
-    return Place(file, lines[0]) if len(lines) else None
-
-
-def _numbers(values: pl.Series) -> dict[Any, int]:
-    """Return how often each value stands there, in order of appearance."""
-    return dict(values.to_frame().group_by(values.name, maintain_order=True).len().iter_rows())
+def _followed(tables: Tables, rows: pl.DataFrame, into: Tallies) -> tuple[list[Any], pl.DataFrame]:
+    """Return what follows these rows, by file, segment, source and phase, and the rows with their owner."""
+    made, table = owned(tables, rows, into, ["file", "segment", "group", "phase"], Followed)
+    tally(made, "pass", table)
+    tally(made, "warmup", table.filter(pl.col("during") != "serving"))
+    return made, table

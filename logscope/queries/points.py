@@ -13,12 +13,11 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 
 from logscope.model import CAPTURE_EVENTS
-from logscope.report import Column, Report, Table
+from logscope.report import Column, Context, Report, Table
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from logscope.report import Context
     from logscope.tables.tables import Tables
 
 # Points kept of one series, and of one list of exceptional values.
@@ -46,88 +45,63 @@ class Charts:
 
     def partial(self, tables: Tables) -> Part:
         """Choose those of a batch; only passes that are served are drawn."""
-        names = pl.Series("file", tables.files, dtype=pl.String)
-        passes = tables.passes.filter(pl.col("during") == "serving").with_columns(
-            file=names.gather(tables.passes.filter(pl.col("during") == "serving")["file"]),
-            phase=pl.col("phase").cast(pl.String),
-            role=pl.col("role").cast(pl.String),
-        )
-        common = passes.select("key", "file", "segment", "phase", "number", "role")
+        passes = tables.passes.filter(pl.col("during") == "serving")
+        file = pl.Series("file", tables.files, dtype=pl.String).gather(passes["file"])
+        passes = passes.with_columns(
+            file, pl.col("phase", "role").cast(pl.String), width=tables.records["width"].gather(passes["join"])
+        ).rename({"number": "pass", "key": "of"})
         records = tables.records.with_row_index("record").select(
-            "record", "pass", "line", "norm", "usable", "layer", event=pl.col("event").cast(pl.String),
+            "record", "line", "norm", "usable", "layer", of="pass", event=pl.col("event").cast(pl.String),
             rms=pl.col("norm") / (pl.col("rows") * pl.col("width")).cast(pl.Float64).sqrt(),
         )  # fmt: skip
-        states = records.join(common, left_on="pass", right_on="key", maintain_order="left").with_columns(
-            state=_state()
-        )
-        shown = states.filter(pl.col("usable") & pl.col("rms").is_not_null())
-        point: list[Any] = ["file", "segment", "phase", pl.col("number").alias("pass"), "line", "state", "role"]
-        finite = pl.col("rms").is_finite()
-        odd = shown.filter(~finite).select(*point, rms=pl.lit(None, pl.Float64), value=pl.col("norm").cast(pl.String))
+        kind = ["file", "segment", "phase", "pass"]
+        states = records.join(passes.select(*kind, "of", "role"), on="of", maintain_order="left")
+        states = states.with_columns(state=_state())
+        shown, finite = states.filter(pl.col("usable") & pl.col("rms").is_not_null()), pl.col("rms").is_finite()
+        point = [*kind, "line", "state", "role"]
+        nothing, said = pl.lit(None, pl.Float64), pl.col("norm").cast(pl.String)
         differing = tables.prints.filter(~pl.col("same")).select("record", "line", variant="norm")
-        ranks = differing.join(states.drop("line"), on="record", maintain_order="left").select(
-            "file", "segment", "phase", pl.col("number").alias("pass"), "line", "state",
-            norm=pl.col("variant"), majority=pl.col("norm"),
-        )  # fmt: skip
+        ranks = differing.join(states.drop("line"), on="record", maintain_order="left")
         target = passes.filter(pl.col("role") == "target")
-        target = target.with_columns(width=tables.records["width"].gather(target["join"]))
-        captures = target.select(
-            "file", "segment", "phase", first="number", last="number", line="line", passes=pl.lit(1),
-            captures="captures", width="width", states="states",
-        )  # fmt: skip
-        rows = target.filter(pl.col("rows").is_not_null())
+        number, once = pl.col("pass"), pl.lit(1).alias("passes")
+        stretch = [*kind[:3], number.alias("first"), number.alias("last"), "line", once, "captures", "width", "states"]
         made = {
             "rms": shown.filter(finite).select(*point, "rms"),
-            "captures": _stretches(captures),
-            "rows": rows.select("file", "segment", "phase", pl.col("number").alias("pass"), "line", "rows", "states"),
-            "ranks": ranks.head(EXCEPTIONS),
-            "odd": odd.head(EXCEPTIONS),
+            "captures": _stretches(target.select(stretch)),
+            "rows": target.filter(pl.col("rows").is_not_null()).select(*kind, "line", "rows", "states"),
+            "ranks": ranks.select(*kind, "line", "state", norm="variant", majority="norm").head(EXCEPTIONS),
+            "odd": shown.filter(~finite).select(*point, rms=nothing, value=said).head(EXCEPTIONS),
         }
         return _thinned(Part(made, passes.height))
 
     def combine(self, parts: Sequence[Part]) -> Part:
         """Add batches up."""
-        if not parts:
-            return Part()
-        frames = {name: pl.concat([part.frames[name] for part in parts if part.frames]) for name in parts[0].frames}
-        frames |= {name: frames[name].head(EXCEPTIONS) for name in ("ranks", "odd") if name in frames}
-        frames |= {"captures": _stretches(frames["captures"])} if frames else {}
-        return _thinned(
-            Part(
-                frames,
-                sum(part.passes for part in parts),
-                max(part.merged for part in parts),
-                sum(part.left_out for part in parts),
-            )
-        )
+        held = [part for part in parts if part.frames]
+        frames = {name: pl.concat([part.frames[name] for part in held]) for name in (held[0].frames if held else ())}
+        frames |= {name: frames[name].head(EXCEPTIONS) for name in ("ranks", "odd") if held}
+        frames |= {"captures": _stretches(frames["captures"])} if held else {}
+        merged, left_out = max((part.merged for part in held), default=1), sum(part.left_out for part in held)
+        return _thinned(Part(frames, sum(part.passes for part in held), merged, left_out))
 
     def report(self, part: Part, context: Context) -> Report:
         """Return the points as tables."""
         report = Report("charts", f"{part.passes} passes drawn.", accounting=context.accounting)
         if part.merged > 1:
-            report.notes.append(
-                f"up to {part.merged} neighbouring passes are drawn as their smallest and largest value"
-            )
+            said = f"up to {part.merged} neighbouring passes are drawn as their smallest and largest value"
+            report.notes.append(said)
+        if part.left_out:
+            report.notes.append(f"{part.left_out} further changes of captures per pass are not drawn")
         frames = dict(part.frames)
         if frames:
             # The usual number of captures of its phase: that of most passes.
-            kind = ["file", "segment", "phase"]
+            kind, off = ["file", "segment", "phase"], pl.col("captures") - pl.col("usual")
             usual = frames["captures"].group_by(*kind, "captures").agg(pl.col("passes").sum())
             usual = usual.sort("passes", "captures").group_by(kind).agg(usual=pl.col("captures").last())
-            compared = pl.col("captures") - pl.col("usual")
-            words = (
-                pl.when(compared < 0)
-                .then(pl.lit("fewer than usual"))
-                .when(compared > 0)
-                .then(pl.lit("more than usual"))
-            )
+            words = {-1: "fewer than usual", 0: "as usual", 1: "more than usual"}
             frames["captures"] = (
-                frames["captures"]
-                .join(usual, on=kind, maintain_order="left")
-                .with_columns(compared=words.otherwise(pl.lit("as usual")))
-            )
-            if part.left_out:
-                report.notes.append(f"{part.left_out} further changes of captures per pass are not drawn")
+                frames["captures"].join(usual, on=kind, maintain_order="left")
+                .with_columns(compared=off.sign().replace_strict(words, return_dtype=pl.String))
+            )  # fmt: skip
         for name in ("rms", "captures", "rows", "ranks", "odd"):
             rows = frames[name].to_dicts() if name in frames else []
             report.tables[name] = Table([Column(column) for column in (rows[0] if rows else ())], rows)
@@ -137,14 +111,12 @@ class Charts:
 def _state() -> pl.Expr:
     """Name a state as the charts' legends do."""
     event, layer = pl.col("event"), pl.col("layer")
-    join = pl.when(pl.col("role") == "draft").then(pl.lit("draft output")).otherwise(pl.lit("joined state"))
+    captured = event.is_in(list(CAPTURE_EVENTS))
     return (
-        pl.when(event.is_in(list(CAPTURE_EVENTS)) & (layer == 0)).then(pl.lit("embedding"))
-        .when(event.is_in(list(CAPTURE_EVENTS))).then(pl.format("layer {}", layer))
-        .when(event == "aux_concat").then(join)
-        .when(event == "forward").then(pl.lit("draft input"))
-        .when(event == "fc_output").then(pl.lit("fc output"))
-        .otherwise(event)
+        pl.when(captured & (layer == 0)).then(pl.lit("embedding"))
+        .when(captured).then(pl.format("layer {}", layer))
+        .when((event == "aux_concat") & (pl.col("role") == "draft")).then(pl.lit("draft output"))
+        .otherwise(event.replace({"aux_concat": "joined state", "forward": "draft input", "fc_output": "fc output"}))
     )  # fmt: skip
 
 
@@ -164,19 +136,15 @@ def _thinned(part: Part) -> Part:
     if not part.frames:
         return part
 
-    def most() -> int:
-        sizes = [part.frames[value].group_by(keys).len()["len"].max() or 0 for value, keys in _SERIES.items()]
-        return max(int(size) for size in sizes)  # type: ignore[arg-type]
+    def most() -> Any:
+        return max(part.frames[value].group_by(keys).len()["len"].max() or 0 for value, keys in _SERIES.items())
 
     while most() > 2 * SERIES:
         part.merged *= 2
         for value, keys in _SERIES.items():
-            table = part.frames[value]
-            by = [*keys, pl.col("pass") // part.merged]
-            low, high = pl.col(value).arg_min(), pl.col(value).arg_max()
-            at = pl.int_range(pl.len())
-            edge = ((at == low) | (at == high)).over(by)
-            part.frames[value] = table.filter(edge)
+            at, low, high = pl.int_range(pl.len()), pl.col(value).arg_min(), pl.col(value).arg_max()
+            edge = ((at == low) | (at == high)).over([*keys, pl.col("pass") // part.merged])
+            part.frames[value] = part.frames[value].filter(edge)
     stretches = part.frames["captures"]
     kept = stretches.group_by("file", "segment", "phase", maintain_order=True).head(2 * SERIES)
     part.left_out += stretches.height - kept.height

@@ -6,22 +6,22 @@ meaning in all of them. It must not know which table a row stands in.
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from logscope.model import states
-from logscope.queries.counts import TREND, Seens
+from logscope.queries.counts import TREND, Bucket, Cell, cells_of
 from logscope.queries.words import EMBEDDING, and_list, axes, span, state_name, width_words
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from logscope.queries.counts import Bucket, Cell
     from logscope.queries.setup import Sizes
 
 
 def pass_row(bucket: Bucket, sizes: Sizes) -> dict[str, Any]:
     """Return what is known of the passes of a bucket, as a row; what only the target has is null for the draft."""
-    target, usual, modes = bucket.key.role == "target", bucket.usual, bucket.of_cells("mode", event="aux_concat")
+    target, usual, modes = bucket.key.role == "target", bucket.usual, bucket.of_event("aux_concat").numbers("mode")
     per_pass = len(usual) if usual is not None else _per_pass(bucket)
     return {
         **bucket.key._asdict(),
@@ -33,7 +33,7 @@ def pass_row(bucket: Bucket, sizes: Sizes) -> dict[str, Any]:
         "per_pass": per_pass if target else None,
         "layers": layers_cell(usual) if usual is not None else "varies" if bucket.sets else "",
         "joined": "; ".join(joined_words(bucket, sizes)),
-        "mode": ", ".join(sorted(modes.of("mode"), key=lambda mode: -modes.numbers("mode")[mode])),
+        "mode": ", ".join(sorted(modes, key=lambda mode: -modes[mode])),
         "copies": bucket.copies,
         "known_by": bucket.mostly("evidence"),
         "reasons": list(bucket.of("reason"))[:3],
@@ -42,11 +42,10 @@ def pass_row(bucket: Bucket, sizes: Sizes) -> dict[str, Any]:
 
 def _per_pass(bucket: Bucket) -> str | None:
     """Return the captures of one pass where these differ: ``3 in 249, 2 in 1``."""
-    numbers = Seens()
+    numbers: Counter[int] = Counter()
     for layers, seen in bucket.sets.items():
-        numbers.add("captures", len(layers), seen)
-    ordered = sorted(numbers.numbers("captures").items(), key=lambda each: -each[1])
-    return ", ".join(f"{number} in {passes:,}" for number, passes in ordered) or None
+        numbers[len(layers)] += seen.number
+    return ", ".join(f"{number} in {passes:,}" for number, passes in numbers.most_common()) or None
 
 
 def state_row(bucket: Bucket, cell: Cell, sizes: Sizes) -> dict[str, Any]:
@@ -105,15 +104,13 @@ def joined_words(bucket: Bucket, sizes: Sizes) -> list[str]:
 def same_states(buckets: Iterable[Bucket]) -> list[str]:
     """Say when several logs print the very same states: the files of one run's writers, not several runs."""
     prints: dict[str, list[str]] = {}
-    for bucket in buckets:
-        if bucket.key.role == "target":
-            named = [(cell, cell.digest) for cell in bucket.cells.values()]
-            known = [f"{bucket.key.phase} {cell.event} {cell.layer} {name}" for cell, name in named if name]
-            prints.setdefault(bucket.key.file, []).extend(known)
+    for bucket, cell in cells_of(bucket for bucket in buckets if bucket.key.role == "target"):
+        if cell.prints:
+            name = f"{bucket.key.phase} {cell.event} {cell.layer} {cell.digest}"
+            prints.setdefault(bucket.key.file, []).append(name)
     logs: dict[tuple[str, ...], list[str]] = {}
     for file, names in prints.items():
-        if names:
-            logs.setdefault(tuple(sorted(names)), []).append(file)
+        logs.setdefault(tuple(sorted(names)), []).append(file)
     return [
         f"{and_list(files)} print the same states: files of one run's writers, or the same work served twice; their "
         "numbers stand apart and are not to be added up"

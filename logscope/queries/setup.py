@@ -96,7 +96,7 @@ def _from_fc(bucket: Bucket) -> Hidden | None:
 
 def graphs(counts: Counts, segment: Segment) -> tuple[bool | None, str | None]:
     """Return whether decoding ran in CUDA graphs (decode lines first, start-up next), and what says so."""
-    said = counts.decode.get((segment.file, segment.number), Seens()).numbers("graph")
+    said = counts.lines.get((segment.file, segment.number), Seens()).numbers("graph")
     replayed, eager = said.get(True, 0), said.get(False, 0)
     if replayed:
         return True, f"replayed in {replayed:,} of {count(replayed + eager, 'decode line')}"
@@ -114,7 +114,7 @@ def hidden_by_graphs(counts: Counts, segment: Segment) -> str | None:
     there is a verify to hide.
     """
     where = (segment.file, segment.number)
-    said = counts.decode.get(where, Seens())
+    said = counts.lines.get(where, Seens())
     buckets = [bucket for bucket in counts.buckets.values() if bucket.key[:2] == where]
     drafts = any(bucket.key.role == "draft" for bucket in buckets)
     verify = sum(bucket.passes for bucket in buckets if bucket.key[4:] == ("serving", "target", "verify"))

@@ -7,39 +7,27 @@ which of them is wrong; where an error in the log says what was due, it names th
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
-from logscope.model import Place, states
-from logscope.queries.counts import Counts, Seen
-from logscope.queries.setup import hidden_sizes
+from logscope.asking import Summed
+from logscope.model import Place, Segment, states
+from logscope.queries.counts import Bucket, Cell, Counts, Seen, cells_of, together
+from logscope.queries.setup import Sizes, hidden_sizes
+from logscope.queries.sizes import WidthErrors
 from logscope.queries.tables import TELLING, columns, table
-from logscope.queries.widths import WidthErrors
-from logscope.queries.words import (
-    and_list,
-    axes,
-    count,
-    layer_list,
-    most_common,
-    source_name,
-    span,
-    state_name,
-    width_words,
-)
-from logscope.report import Line, Report
+from logscope.queries.words import and_list, axes, count, layer_list, source_name, span, state_name, width_words
+from logscope.report import Context, Line, Report
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from logscope.model import Segment
-    from logscope.queries.counts import Bucket, Cell
-    from logscope.queries.setup import Sizes
-    from logscope.report import Context
     from logscope.tables.tables import Tables
 
 MAX_LISTED = 200
+# Extends that are looked at for prompts read in pieces.
+MAX_EXTENDS = 20_000
 # A prompt read in pieces of an unknown size is only claimed for pieces at least this long.
 MIN_CHUNK = 256
 
@@ -48,142 +36,65 @@ _SHAPE = "shape! seen_as phases! count!> first=first_at!"
 _SHAPES, _NOT_SERVING = columns(f"{TELLING} {_SHAPE}"), columns(f"{TELLING} during {_SHAPE}")
 
 
-@dataclass(slots=True)
-class Extends:
-    """The rows of the extends of one scheduler that follow each other, as far as they may be one prompt in pieces.
+class Extends(dict[tuple[str, int, str], list[tuple["int | None", int]]]):
+    """Rows and line of the target's extends by (file, segment, source), in order; None for other passes."""
 
-    ``lead`` are those before the first border (another pass, or more rows than before), ``trail`` those behind the last
-    one, None without a border; ``closed`` what stands between: rows of the pieces of a prompt, first line -> how often.
-    """
-
-    lead: list[tuple[int, int]] = field(default_factory=list)
-    trail: list[tuple[int, int]] | None = None
-    closed: dict[tuple[int, ...], Seen] = field(default_factory=dict)
-
-    def add(self, rows: int | None, line: int) -> None:
-        """Take the next target pass: its rows where it is an extend."""
-        last = self.lead if self.trail is None else self.trail
-        if rows is None or (last and rows > last[-1][0]):
-            if self.trail is not None:
-                self._close(self.trail)
-            self.trail = []
-        if rows is not None:
-            (self.lead if self.trail is None else self.trail).append((rows, line))
-
-    def merge(self, other: Extends) -> None:
-        """Take what follows."""
-        for rows, line in other.lead:
-            self.add(rows, line)
-        if other.trail is None:
-            return
-        for pieces, seen in other.closed.items():
-            self.closed.setdefault(pieces, Seen()).add(seen)
-        self.add(None, 0)
-        self.trail = list(other.trail)
-
-    def _close(self, passes: list[tuple[int, int]]) -> None:
-        """Split passes of falling rows into prompts: all pieces but the last are equally long."""
-        at = 0
-        while at < len(passes):
-            size = passes[at][0]
-            stop = next((i for i in range(at, len(passes)) if passes[i][0] != size), len(passes))
-            stop = min(stop + (stop - at > 0), len(passes))
-            if stop - at > 1:
-                pieces = tuple(rows for rows, _ in passes[at:stop])
-                if pieces in self.closed or len(self.closed) < MAX_LISTED:
-                    self.closed.setdefault(pieces, Seen()).add(Seen(1, passes[at][1], passes[at][1]))
-            at = stop
-
-    def prompts(self) -> dict[tuple[int, ...], Seen]:
-        """Return the rows of the pieces of every prompt that was read in pieces, as far as the rows tell."""
-        whole = Extends(
-            closed={pieces: Seen(seen.number, seen.first, seen.last) for pieces, seen in self.closed.items()}
-        )
-        for passes in (self.lead, self.trail or []):
-            whole._close(passes)
-        return whole.closed
-
-
-@dataclass(slots=True)
-class Kept:
-    """draft_extend passes of a segment that read fewer rows than were verified, and the clearest of them."""
-
-    passes: int
-    rows: int
-    verified: int
-    verify: Place
-    read: Place
-
-    @property
-    def clear(self) -> bool:
-        """True for the example a reader stumbles over: 3 rows beside 4."""
-        return self.rows == self.verified - 1
-
-
-@dataclass(slots=True)
-class Part:
-    """What a batch contributes."""
-
-    counts: Counts = field(default_factory=Counts)
-    errors: WidthErrors = field(default_factory=WidthErrors)
-    kept: dict[tuple[str, int], Kept] = field(default_factory=dict)
-    extends: dict[tuple[str, int, str], Extends] = field(default_factory=dict)
-
-
-class Shapes:
-    """The question behind ``logscope shapes``."""
-
-    def partial(self, tables: Tables) -> Part:
-        """Count a batch."""
-        part = Part(Counts.of(tables), WidthErrors.of(tables), _kept(tables))
-        target = tables.passes.filter(pl.col("role") == "target")
+    @classmethod
+    def of(cls, tables: Tables) -> Extends:
+        """Take those of a batch."""
+        made, names = cls(), ("file", "segment", "group")
         rows = pl.when(pl.col("phase") == "extend").then("rows")
-        for file, segment, group, number, line in target.select("file", "segment", "group", rows, "line").iter_rows():
+        target = tables.passes.filter(pl.col("role") == "target").select(*names, "line", rows=rows)
+        border = pl.col("rows").is_null() & pl.col("rows").shift(fill_value=0).over(names).is_null()
+        for file, segment, group, line, number in target.filter(~border).iter_rows():
             where = (tables.files[file], segment, source_name(tables.groups[group]))
-            part.extends.setdefault(where, Extends()).add(number, line)
-        return part
-
-    def combine(self, parts: Sequence[Part]) -> Part:
-        """Add batches up."""
-        made = Part(Counts.sum(part.counts for part in parts), WidthErrors.sum(part.errors for part in parts))
-        for part in parts:
-            for where, kept in part.kept.items():
-                known = made.kept.get(where)
-                best = kept if known is None or (kept.clear and not known.clear) else known
-                passes = kept.passes + (known.passes if known is not None else 0)
-                made.kept[where] = Kept(passes, best.rows, best.verified, best.verify, best.read)
-            for group, extends in part.extends.items():
-                made.extends.setdefault(group, Extends()).merge(extends)
+            made.setdefault(where, []).append((number, line))
         return made
 
-    def report(self, part: Part, context: Context) -> Report:
+    @classmethod
+    def sum(cls, parts: Iterable[Extends]) -> Extends:
+        """Return those of several batches, in their order."""
+        made = cls()
+        for part in parts:
+            for where, extends in part.items():
+                known = made.setdefault(where, [])
+                known += extends[: MAX_EXTENDS - len(known)]
+        return made
+
+
+class Shapes(Summed):
+    """The question behind ``logscope shapes``."""
+
+    kinds = (Counts, WidthErrors, Extends)
+
+    def report(self, part: tuple[Counts, WidthErrors, Extends], context: Context) -> Report:
         """Answer."""
         return _Answer(part, context).report()
 
 
-def _kept(tables: Tables) -> dict[tuple[str, int], Kept]:
-    """Return by segment the served passes of the draft that read fewer rows than the target verified before them."""
-    fewer = (
-        (pl.col("phase") == "draft_extend") & (pl.col("during") == "serving") & (pl.col("rows") < pl.col("due_rows"))
-    )
-    found = {}
-    for (file, segment), some in tables.passes.filter(fewer).group_by("file", "segment", maintain_order=True):
-        clear = some.filter(pl.col("rows") == pl.col("due_rows") - 1)
-        rows, verified, due, line = (
-            (clear if clear.height else some).select("rows", "due_rows", "due_line", "line").row(0)
-        )
-        name = tables.files[file]
-        found[name, segment] = Kept(some.height, rows, verified, Place(name, due), Place(name, line))
-    return found
+def _prompts(extends: Sequence[tuple[int | None, int]]) -> Iterable[tuple[tuple[int, ...], int]]:
+    """Yield the rows of the pieces of every prompt that may have been read in pieces, and its first line.
+
+    All pieces but the last are equally long; another pass, or more rows than before, is a border.
+    """
+    pieces: list[int] = []
+    first = 0
+    for rows, line in (*extends, (None, 0)):
+        if pieces and (rows is None or rows > pieces[-1] or pieces[-1] < pieces[0]):
+            if len(pieces) > 1:
+                yield tuple(pieces), first
+            pieces = []
+        if rows is not None:
+            first = first if pieces else line
+            pieces.append(rows)
 
 
 class _Answer:
     """The answer while it is made."""
 
-    def __init__(self, part: Part, context: Context) -> None:
-        self._part, self._context = part, context
-        self._counts = part.counts
-        self._sizes = hidden_sizes(part.counts)
+    def __init__(self, part: tuple[Counts, WidthErrors, Extends], context: Context) -> None:
+        self._counts, self._errors, self._extends = part
+        self._context, self._sizes = context, hidden_sizes(part[0])
 
     def report(self) -> Report:
         counts, sizes, context = self._counts, self._sizes, self._context
@@ -191,25 +102,22 @@ class _Answer:
         report = Report("shapes", "", accounting=context.accounting)
         kinds = [row for bucket in buckets or apart for row in self._kind_rows(bucket)]
         report.tables["kinds"] = table(_KINDS, kinds, title="what each width is, and what its rows are")
-        rows, left_out = self._shape_rows(buckets, ())
+        rows, left_out = self._shape_rows(buckets)
         caption = f"{left_out:,} further shapes are counted in the table above only." if left_out else None
         report.tables["shapes"] = table(_SHAPES, rows, title="every shape while serving", caption=caption)
-        others, _ = self._shape_rows(apart, ("during",))
-        if others:
-            report.tables["not_serving"] = table(
-                _NOT_SERVING, others, title="in warm-up and graph capture (dummy input)"
-            )
-        errors = [said for _, said in self._part.errors.words(counts, sizes)]
-        report.notes = [*errors, *self._explanations()]
+        if others := self._shape_rows(apart)[0]:
+            title = "in warm-up and graph capture (dummy input)"
+            report.tables["not_serving"] = table(_NOT_SERVING, others, title=title)
+        errors, explained = [said for _, said in self._errors.words(counts, sizes)], self._explanations()
+        report.notes = [*errors, *explained]
         report.headline = _headline(buckets or apart, sizes, serving=bool(buckets))
         report.facts = {"hidden": sizes.facts(), "shapes": len(rows) + left_out}
         lines = [Line("error", "width", said) for said in errors]
         lines.append(Line("ok" if sizes else "unknown", "shapes", report.headline))
         report.screen = [context.heading(), "", *map(context.short, lines)]
-        if kinds:
-            report.screen += ["", table(_KINDS, kinds)]
-        explained = [context.short(Line(None, "note", said)) for said in report.notes[len(errors) :][:2]]
-        report.screen += ["", *explained] if explained else []
+        report.screen += ["", table(_KINDS, kinds)] if kinds else []
+        notes = [context.short(Line(None, "note", said)) for said in explained[:2]]
+        report.screen += ["", *notes] if notes else []
         report.next = context.command("captures")
         return report
 
@@ -240,50 +148,35 @@ class _Answer:
         """Say in words what a row of this kind is, as far as the set-up tells."""
         key, mode = bucket.key, cell.mostly("mode")
         if mode in ("LAST", "1") and key.role == "draft":
-            if key.phase == "decode":
-                return f"all rows (mode {mode})"
-            return f"the last row of each request (mode {mode})"
+            return f"{'all rows' if key.phase == 'decode' else 'the last row of each request'} (mode {mode})"
         segment = self._counts.segments.get(key[:2])
-        draft_tokens = segment.num_draft_tokens if segment is not None else None
-        topk = segment.topk if segment is not None else None
-        tokens = f"{draft_tokens} draft tokens" if draft_tokens is not None else "draft tokens"
-        if key.phase == "decode":
-            return "requests" if key.role == "target" else f"requests x topk{'' if topk is None else f' {topk}'}"
-        if key.phase == "draft_extend" and key[:2] in self._part.kept:
-            return "accepted tokens only"
+        number, topk = (segment.num_draft_tokens, segment.topk) if segment is not None else (None, None)
+        tokens = "draft tokens" if number is None else f"{number} draft tokens"
         fixed = {
+            "decode": "requests" if key.role == "target" else f"requests x topk{'' if topk is None else f' {topk}'}",
             "extend": "new tokens of the prompts",
             "verify": f"requests x {tokens}",
-            "draft_extend": f"requests x {tokens}",
+            "draft_extend": "accepted tokens only" if self._kept(*key[:2]) else f"requests x {tokens}",
         }
         return fixed.get(key.phase, "not known")
 
-    def _shape_rows(self, buckets: Iterable[Bucket], more: tuple[str, ...]) -> tuple[list[dict[str, Any]], int]:
+    def _kept(self, *run: Any) -> dict[tuple[int, ...], Seen]:
+        """Return what draft passes read that kept accepted rows only: rows, verified rows and where these stand."""
+        return together(one for one in self._counts.buckets.values() if one.key[:2] == run).of("kept")
+
+    def _shape_rows(self, buckets: Iterable[Bucket]) -> tuple[list[dict[str, Any]], int]:
         """Return one row per distinct shape of a run, by width and rows, and how many are left out."""
         found: dict[tuple[Any, ...], dict[str, Any]] = {}
         left_out = 0
-        for bucket in buckets:
-            key, hidden = bucket.key, self._sizes.of(bucket)
-            cells = bucket.cells.values()
-            entries = [
-                (shape, cell_name(cell, key.role), seen) for cell in cells for shape, seen in cell.of("shape").items()
-            ]
-            entries += [(shape, "embeds", seen) for cell in cells for shape, seen in cell.of("embeds").items()]
-            left_out += sum(cell.left_out.get("shape", 0) for cell in cells)
-            for shape, name, seen in entries:
-                named = axes(shape, hidden)
-                row = found.setdefault(
-                    (*key[:3], named, *(getattr(key, field_) for field_ in more)),
-                    {
-                        **{name: getattr(key, name) for name in ("file", "segment", "source", "during")},
-                        "shape": named,
-                        "sizes": list(shape),
-                        "seen_as": {},
-                        "phases": {},
-                        "count": 0,
-                        "line": seen.first,
-                    },
-                )
+        for bucket, cell in cells_of(buckets):
+            key, name = bucket.key, cell_name(cell, bucket.key.role)
+            left_out += cell.left_out.get("shape", 0)
+            said = [(name, each) for each in cell.of("shape").items()]
+            for name, (shape, seen) in [*said, *(("embeds", each) for each in cell.of("embeds").items())]:
+                named = axes(shape, self._sizes.of(bucket))
+                where = {each: getattr(key, each) for each in ("file", "segment", "source", "during")}
+                told = {"sizes": list(shape), "seen_as": {}, "phases": {}, "count": 0, "line": seen.first}
+                row = found.setdefault((*where.values(), named), {**where, "shape": named, **told})
                 row["count"] += seen.number
                 row["line"] = min(row["line"], seen.first)
                 row["seen_as"][name] = None
@@ -291,8 +184,7 @@ class _Answer:
         rows = sorted(found.values(), key=lambda row: (row["file"], row["segment"], row["sizes"][::-1]))
         for row in rows:
             row["first"] = str(Place(row["file"], row["line"]))
-            row["seen_as"] = ", ".join(row["seen_as"])
-            row["phases"] = ", ".join(row["phases"])
+            row |= {name: ", ".join(row[name]) for name in ("seen_as", "phases")}
         return rows[:MAX_LISTED], left_out + max(0, len(rows) - MAX_LISTED)
 
     # -- what needs words ---------------------------------------------------------------------------------------------
@@ -300,11 +192,8 @@ class _Answer:
     def _explanations(self) -> list[str]:
         counts, notes = self._counts, []
         for (file, number), segment in counts.segments.items():
-            served = [
-                bucket
-                for bucket in counts.buckets.values()
-                if bucket.key[:2] == (file, number) and bucket.key.during == "serving"
-            ]
+            run = (file, number, "serving")
+            served = [one for one in counts.buckets.values() if (*one.key[:2], one.key.during) == run]
             notes += [counts.in_run(file, number, said) for said in self._within(segment, served)]
         return [*notes, *_between(counts), *_models(self._sizes)]
 
@@ -323,25 +212,28 @@ class _Answer:
                 f"= 1 request x {draft_tokens} draft tokens, and {draft_tokens} states{named} stand side by side in one"
                 f" row{f' of {draft_tokens * hidden}' if hidden else ''}"
             )
-        kept = self._part.kept.get(where)
-        if kept is not None:
-            read = f"verify reads {count(kept.verified, 'row')}"
+        if kept := self._kept(*where):
+            # A reader stumbles over 3 rows beside 4.
+            clear = next((each for each in kept if each[0] == each[1] - 1), next(iter(kept)))
+            rows, verified, line = clear
+            read = f"verify reads {count(verified, 'row')}"
             if draft_tokens:
-                read = f"verify reads {count(kept.verified // draft_tokens, 'request')} x {draft_tokens} draft tokens"
+                read = f"verify reads {count(verified // draft_tokens, 'request')} x {draft_tokens} draft tokens"
+            passes = together(buckets).total("kept")
             notes.append(
-                f"{kept.verified} rows and {count(kept.rows, 'row')} of the same width differ in rows, not in states: "
-                f"{read} ({kept.verify}), draft_extend kept {count(kept.rows, 'accepted row')} ({kept.read}); so in "
-                f"{count(kept.passes, 'pass')} (spec v1)"
+                f"{verified} rows and {count(rows, 'row')} of the same width differ in rows, not in states: {read} "
+                f"({Place(segment.file, line)}), draft_extend kept {count(rows, 'accepted row')} "
+                f"({Place(segment.file, kept[clear].first)}); so in {count(passes, 'pass')} (spec v1)"
             )
-        target, draft = (_usual_join(buckets, role) for role in ("target", "draft"))
+        by_role = (together(bucket for bucket in buckets if bucket.key.role == role) for role in ("target", "draft"))
+        target, draft = ((one.mostly("join") or (None, None))[1] for one in by_role)
         if target is not None and draft is not None and target != draft:
             notes.append(
                 f"aux concat prints two widths: {states(target, hidden)} is what the target joined, "
                 f"{states(draft, hidden)} is the draft's own output (the draft shares the logits processor)"
             )
-        drafts = [bucket for bucket in buckets if bucket.key.role == "draft"]
-        inputs = [cell for bucket in drafts for cell in bucket.cells.values() if cell.event == "forward"]
-        read_widths = {shape[-1] for cell in inputs for shape in cell.of("shape")}
+        inputs = [bucket.of_event("forward") for bucket in buckets if bucket.key.role == "draft"]
+        read_widths = {shape[-1] for each in inputs for shape in each.of("shape")}
         if hidden and len(read_widths) > 1 and hidden in read_widths:
             notes.append(
                 f"the draft reads {states(max(read_widths), hidden)} after a target pass, and {hidden} in its decode "
@@ -352,22 +244,22 @@ class _Answer:
     def _pieces(self, segment: Segment) -> list[str]:
         """Say when several extends are one prompt that was read in pieces."""
         size = segment.server_args.get("chunked_prefill_size")
-        prompts: dict[tuple[int, ...], Seen] = {}
-        for key, extends in self._part.extends.items():
-            for pieces, seen in extends.prompts().items() if key[:2] == (segment.file, segment.number) else ():
-                if pieces[0] == size or (size is None and pieces[0] >= MIN_CHUNK and pieces[1] == pieces[0]):
-                    prompts.setdefault(pieces, Seen()).add(seen)
+        prompts = [
+            (line, pieces)
+            for key, extends in self._extends.items() if key[:2] == (segment.file, segment.number)
+            for pieces, line in _prompts(extends)
+            if pieces[0] == size or (size is None and pieces[0] >= MIN_CHUNK and pieces[1] == pieces[0])
+        ]  # fmt: skip
         if not prompts:
             return []
-        pieces, seen = min(prompts.items(), key=lambda each: each[1].first)
-        times = sum(each.number for each in prompts.values())
+        line, pieces = min(prompts)
         how = f"chunked_prefill_size is {size}" if size is not None else "they follow each other and are equally long"
-        place = Place(segment.file, seen.first)
-        return [
-            f"{len(pieces)} extend passes of {span(min(pieces), max(pieces))} rows from {place} are one prompt of "
-            f"{sum(pieces):,} rows read in pieces ({how}), not more captures; norms of pieces add in quadrature"
-            + (f"; so {times} times" if times > 1 else "")
-        ]
+        rows, place = f"{span(min(pieces), max(pieces))} rows", Place(segment.file, line)
+        said = (
+            f"{len(pieces)} extend passes of {rows} from {place} are one prompt of {sum(pieces):,} rows read in pieces "
+            f"({how}), not more captures; norms of pieces add in quadrature"
+        )
+        return [said + (f"; so {len(prompts)} times" if len(prompts) > 1 else "")]
 
 
 def _between(counts: Counts) -> list[str]:
@@ -405,17 +297,6 @@ def cell_name(cell: Cell, role: str) -> str:
     return "hidden capture" if cell.captured else state_name(cell.event, cell.layer, role)
 
 
-def _usual_join(buckets: list[Bucket], role: str) -> int | None:
-    """Return the usual width of the ``aux_concat`` of one model."""
-    widths: dict[int, int] = {}
-    for bucket in buckets:
-        for (_, width), number in bucket.numbers("join").items() if bucket.key.role == role else ():
-            if width is not None:
-                widths[width] = widths.get(width, 0) + number
-    usual: int | None = most_common(widths)
-    return usual
-
-
 def _heights(bucket: Bucket) -> dict[int, int]:
     """Return the rows of the captures of a bucket, each with the first line where they stand."""
     rows: dict[int, int] = {}
@@ -428,22 +309,17 @@ def _heights(bucket: Bucket) -> dict[int, int]:
 
 def _ambiguous_rows(buckets: list[Bucket]) -> list[str]:
     """Name a row count that is an extend in one place and a verify in another: rows alone do not tell them apart."""
-    extend: dict[int, tuple[Bucket, int]] = {}
-    verify: dict[int, tuple[Bucket, int]] = {}
+    found: dict[str, dict[int, tuple[Place, str]]] = {"extend": {}, "verify": {}}
     for bucket in buckets:
-        into = {"extend": extend, "verify": verify}.get(bucket.key.phase)
-        if bucket.key.role == "target" and into is not None:
+        if bucket.key.role == "target" and bucket.key.phase in found:
             for rows, line in _heights(bucket).items():
-                into.setdefault(rows, (bucket, line))
-    shared = sorted(extend.keys() & verify.keys())
-    if not shared:
-        return []
-    rows = shared[0]
-    (first, first_line), (other, other_line) = extend[rows], verify[rows]
-    how = and_list(sorted({str(first.mostly("evidence")), str(other.mostly("evidence"))}))
-    at, there = Place(first.key.file, first_line), Place(other.key.file, other_line)
-    tokens = count(rows, "new token")
-    return [f"{count(rows, 'row')} can be either: an extend of {tokens} at {at}, a verify at {there} (known by {how})"]
+                found[bucket.key.phase].setdefault(rows, (bucket.place(line), str(bucket.mostly("evidence"))))
+    for rows in sorted(found["extend"].keys() & found["verify"].keys())[:1]:
+        (at, one), (there, other) = found["extend"][rows], found["verify"][rows]
+        said, tokens = f"{count(rows, 'row')} can be either", count(rows, "new token")
+        how = and_list(sorted({one, other}))
+        return [f"{said}: an extend of {tokens} at {at}, a verify at {there} (known by {how})"]
+    return []
 
 
 def _odd_rows(buckets: list[Bucket], draft_tokens: int | None) -> list[str]:

@@ -1,48 +1,42 @@
 """What the numbers of a size error mean: rows told apart from widths, widths as a number of hidden states.
 
-This module is responsible for arithmetic on the sizes of one message. It must not know logs or processes, and it names
-a reading only where the numbers allow it; a second reading that fits as well is said beside the first.
+This module is responsible for arithmetic on the sizes of one message, and for naming the state that is too many or
+missing from the captures before it (:class:`WidthErrors`). It names a reading only where the numbers allow it; a second
+one that fits as well is said beside the first. It must not know contracts: what was due is what the log says was due.
 """
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import gcd
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from logscope.queries.words import count
+import polars as pl
+
+from logscope.model import CAPTURE_EVENTS, Place
+from logscope.queries.words import count, layer_list, whole_numbers
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Collection, Iterable, Mapping, Sequence
+
+    from logscope.queries.counts import Counts
+    from logscope.queries.setup import Sizes
+    from logscope.tables.tables import Tables
 
 SIZE_EVENTS = frozenset({"matmul_mismatch", "size_mismatch", "weight_shape_mismatch"})
 
 # Vocabulary sizes of models in use: a width that is one of them may be logits, whatever it is a multiple of.
-VOCABULARIES = frozenset(
-    {
-        32000,
-        32064,
-        50257,
-        102400,
-        128256,
-        129280,
-        131072,
-        151552,
-        151936,
-        152064,
-        163840,
-        200064,
-        201088,
-        256000,
-        262144,
-    }
-)
+VOCABULARIES = frozenset((
+    32000, 32064, 50257, 102400, 128256, 129280, 131072, 151552, 151936, 152064, 163840, 200064, 201088, 256000, 262144,
+))  # fmt: skip
 # "captured 2 of 3 aux hidden states"; "The model captured 2 aux hidden states, but --return-... names 3 layers".
 _COUNTED = re.compile(
-    r"captured (?P<got>\d{1,4}) of (?P<want>\d{1,4}) aux hidden states"
-    r"|captured (?P<had>\d{1,4}) aux hidden states, but \S+ names (?P<named>\d{1,4}) layers"
+    r"captured (\d{1,4}) (?:of (\d{1,4}) aux hidden states|aux hidden states, but \S+ names (\d{1,4}) layers)"
 )
+MAX_KEPT = 64
+# (layer, line) of the hidden captures of one target pass.
+Captured = list[tuple[int | None, int]]
 # A hidden size below this is no model's, and more states than this no model has.
 _SMALLEST_HIDDEN = 256
 _MOST_STATES = 130
@@ -100,24 +94,40 @@ def explain_sizes(
     """
     if event == "weight_shape_mismatch":
         return _weights(fields, hidden)
-    if loading:
-        sizes = [
-            _whole(fields.get(key)) for key in (("a", "b") if event == "size_mismatch" else ("got_width", "want_width"))
-        ]
-        return _loaded(sizes[0], sizes[1], fields.get("dimension")) if event in SIZE_EVENTS else None
-    if event == "matmul_mismatch":
-        got, want, rows, out = (_whole(fields.get(key)) for key in ("got_width", "want_width", "rows", "out_width"))
-        if got is None or want is None:
-            return None
-        return _matmul(got, want, rows, out, hidden, hidden_from)
-    first, second = _whole(fields.get("a")), _whole(fields.get("b"))
-    if event != "size_mismatch" or first is None or second is None:
+    matmul, out, rows = event == "matmul_mismatch", _whole(fields.get("out_width")), _whole(fields.get("rows"))
+    got, want = (_whole(fields.get(name)) for name in (("got_width", "want_width") if matmul else ("b", "a")))
+    if event not in SIZE_EVENTS or got is None or want is None:
         return None
-    # "Expected size a but got size b" names its sides; "size of tensor a must match b" does not.
-    named = "tensor" in fields
-    if not named and first in delivered and second not in delivered:
-        first, second = second, first
-    return _tensors(second, first, named=named, seen=second in delivered, hidden=hidden, hidden_from=hidden_from)
+    if loading:
+        return _loaded(*((got, want) if matmul else (want, got)), fields.get("dimension"))
+    # "Expected size a but got size b" names its sides, as a matrix product does; "size of tensor a must match b" does
+    # not.
+    named = matmul or "tensor" in fields
+    if not named and want in delivered and got not in delivered:
+        got, want = want, got
+    seen = not matmul and got in delivered
+    unit, known = _unit(got, want, hidden, hidden_from, out if matmul else None)
+    came, due = multiple(got, unit), multiple(want, unit)
+    parts = [f"expected {due}, got {came}" if named else f"{due} against {came}"]
+    if matmul:
+        gives = f" and gives {out}" if out is not None else ""
+        parts = [f"the input is {came} wide, the weight takes {due}{gives}"]
+    if unit is not None:
+        states = _states_words(got // unit, want // unit)
+        parts.append(states if named or seen else f"{count(want // unit, 'state')} against {got // unit}")
+        parts += [f"the log prints a joined state {got} wide, so that side was delivered"] * seen
+        parts.append(f"{unit} is {known}")
+    elif matmul:
+        parts.append("the two widths are no multiples of one hidden size")
+    elif max(got, want) < _SMALLEST_HIDDEN:
+        parts.append("too small for widths of hidden states; both may count rows (tokens)")
+    parts += _vocabulary(got, want)
+    rows = rows if matmul else None
+    if rows is not None:
+        alike = f" ({rows} = {rows // unit} x {unit} by accident)" if unit is not None and rows % unit == 0 else ""
+        parts.append(f"{rows} counts rows, not a width{alike}, and is not the problem")
+    had, asked = (None, None) if unit is None else (got // unit, want // unit)
+    return SizeReading("; ".join(parts), came, due, had, asked, unit, known, rows)
 
 
 def explain_count(message: str) -> SizeReading | None:
@@ -125,10 +135,7 @@ def explain_count(message: str) -> SizeReading | None:
     found = _COUNTED.search(message)
     if found is None:
         return None
-    numbers = {key: int(value) for key, value in found.groupdict().items() if value is not None}
-    got, want = numbers.get("got", numbers.get("had")), numbers.get("want", numbers.get("named"))
-    if got is None or want is None:
-        return None
+    got, want = int(found[1]), int(found[2] or found[3])
     off = f"{want - got} missing" if got < want else f"{got - want} too many"
     text = (
         f"{count(got, 'hidden state')} captured where {want} were asked for: {off}; a layer id equal to the number of"
@@ -150,9 +157,8 @@ def _unit(
         (out, "the width the weight gives"),
         (gcd(got, want), "the largest number that divides both"),
     ):
-        if unit is not None and unit >= _SMALLEST_HIDDEN and got % unit == 0 and want % unit == 0:
-            if max(got, want) // unit > _MOST_STATES:
-                continue
+        fits = unit is not None and unit >= _SMALLEST_HIDDEN and got % unit == 0 and want % unit == 0
+        if unit is not None and fits and max(got, want) // unit <= _MOST_STATES:
             return unit, known
     return None, None
 
@@ -160,46 +166,6 @@ def _unit(
 def multiple(width: int, unit: int | None) -> str:
     """Return ``3 x 4096 = 12288``, or the bare number when it is no multiple."""
     return str(width) if unit is None or width % unit else f"{width // unit} x {unit} = {width}"
-
-
-def _matmul(
-    got: int, want: int, rows: int | None, out: int | None, hidden: int | None, hidden_from: str | None
-) -> SizeReading:
-    unit, known = _unit(got, want, hidden, hidden_from, out)
-    gives = f" and gives {out}" if out is not None else ""
-    parts = [f"the input is {multiple(got, unit)} wide, the weight takes {multiple(want, unit)}{gives}"]
-    if unit is not None:
-        parts.append(_states_words(got // unit, want // unit))
-        parts.append(f"{unit} is {known}")
-    else:
-        parts.append("the two widths are no multiples of one hidden size")
-    parts.extend(_vocabulary(got, want))
-    if rows is not None:
-        parts.append(_rows_words(rows, unit))
-    return _reading(parts, got, want, unit, known, rows)
-
-
-def _reading(
-    parts: list[str], got: int, want: int, unit: int | None, known: str | None, rows: int | None = None
-) -> SizeReading:
-    """Return two sizes read as a number of states each, where there is a unit."""
-    return SizeReading(
-        text="; ".join(parts),
-        got=multiple(got, unit),
-        want=multiple(want, unit),
-        got_states=None if unit is None else got // unit,
-        want_states=None if unit is None else want // unit,
-        unit=unit,
-        unit_from=known,
-        rows=rows,
-    )
-
-
-def _rows_words(rows: int, unit: int | None) -> str:
-    alike = ""
-    if unit is not None and rows % unit == 0:
-        alike = f" ({rows} = {rows // unit} x {unit} by accident)"
-    return f"{rows} counts rows, not a width{alike}, and is not the problem"
 
 
 def _states_words(got: int, want: int) -> str:
@@ -223,48 +189,17 @@ def _vocabulary(*widths: int) -> list[str]:
     return [f"{' and '.join(found)} {what} in use: logits would be as wide"]
 
 
-def _tensors(
-    got: int, want: int, *, named: bool, seen: bool, hidden: int | None, hidden_from: str | None
-) -> SizeReading:
-    unit, known = _unit(got, want, hidden, hidden_from, None)
-    due, came = multiple(want, unit), multiple(got, unit)
-    parts = [f"expected {due}, got {came}" if named else f"{due} against {came}"]
-    if unit is not None:
-        if named or seen:
-            parts.append(_states_words(got // unit, want // unit))
-        else:
-            parts.append(f"{count(want // unit, 'state')} against {got // unit}")
-        if seen:
-            parts.append(f"the log prints a joined state {got} wide, so that side was delivered")
-        parts.append(f"{unit} is {known}")
-    elif max(got, want) < _SMALLEST_HIDDEN:
-        parts.append("too small for widths of hidden states; both may count rows (tokens)")
-    parts.extend(_vocabulary(got, want))
-    return _reading(parts, got, want, unit, known)
-
-
-def _loaded(first: int | None, second: int | None, dimension: Any) -> SizeReading | None:
+def _loaded(first: int, second: int, dimension: Any) -> SizeReading:
     """Compare one axis of two weights: what a checkpoint holds, and what the parameter it is loaded into takes."""
-    if first is None or second is None:
-        return None
-    least, most = sorted((first, second))
-    text = f"while weights are loaded: {first} against {second}" + (
-        "" if dimension is None else f" on axis {dimension}"
-    )
-    if most % least == 0:
-        factor = most // least
-        held = {
-            2: "two values of 4 bits in a byte",
-            4: "four values of 8 bits in 32",
-            8: "eight values of 4 bits in 32",
-        }
-        packed = f" ({held[factor]})" if factor in held else ""
-        text += (
-            f", a factor of {factor}: packing{packed}, or a weight that is sharded over {factor} ranks on one side only"
-        )
-    else:
-        text += ": another layout of the checkpoint, or a weight that is sharded on one side only"
-    return SizeReading(text, str(second), str(first))
+    axis = "" if dimension is None else f" on axis {dimension}"
+    factor, rest = divmod(max(first, second), min(first, second))
+    held = {2: "two values of 4 bits in a byte", 4: "four values of 8 bits in 32", 8: "eight values of 4 bits in 32"}
+    packed = f" ({held[factor]})" if factor in held else ""
+    said = (
+        ": another layout of the checkpoint, or a weight that is sharded on one side only" if rest else
+        f", a factor of {factor}: packing{packed}, or a weight that is sharded over {factor} ranks on one side only"
+    )  # fmt: skip
+    return SizeReading(f"while weights are loaded: {first} against {second}{axis}{said}", str(second), str(first))
 
 
 def _weights(fields: Mapping[str, Any], hidden: int | None) -> SizeReading | None:
@@ -286,3 +221,139 @@ def _weights(fields: Mapping[str, Any], hidden: int | None) -> SizeReading | Non
                 parts.append(f"axis {axis} differs: {one} against {other}{reading}")
     parts.extend(_vocabulary(*{size for size in (*loaded, *parameter) if isinstance(size, int)}))
     return SizeReading("; ".join(parts), got, want)
+
+
+class Wrong(NamedTuple):
+    """One width that did not fit: what the message says, where, and what the target pass before it captured."""
+
+    event: str
+    fields: dict[str, Any]
+    place: Place
+    segment: int
+    before: Captured | None = None
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        """What tells it from another."""
+        sizes = [self.fields.get(name) for name in ("got_width", "want_width", "a", "b")]
+        return (self.place.file, self.segment, *sizes)
+
+
+@dataclass(slots=True)
+class WidthErrors:
+    """The distinct width errors of every run, and the captures of its last target pass."""
+
+    found: list[Wrong] = field(default_factory=list)
+    last: dict[tuple[str, int], Captured] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, tables: Tables) -> WidthErrors:
+        """Find those of a batch."""
+        passes = tables.passes.filter(pl.col("role") == "target").select("file", "segment", "line", "first", "last")
+        last = {
+            (tables.files[file], segment): _captured(tables, some.tail(1)) or []
+            for (file, segment), some in passes.group_by("file", "segment")
+        }
+        errors: dict[tuple[Any, ...], Wrong] = {}
+        for error in sorted([*_lines(tables), *_fc_calls(tables)], key=lambda one: one.place.line):
+            errors.setdefault(error.key, error)
+        found = []
+        for error in list(errors.values())[:MAX_KEPT]:
+            here = (pl.col("file") == tables.files.index(error.place.file)) & (pl.col("segment") == error.segment)
+            before = passes.filter(here & (pl.col("line") < error.place.line)).tail(1)
+            found.append(error._replace(before=_captured(tables, before)))
+        return cls(found, last)
+
+    @classmethod
+    def sum(cls, parts: Iterable[WidthErrors]) -> WidthErrors:
+        """Return those of several batches, in their order."""
+        made: dict[tuple[Any, ...], Wrong] = {}
+        last: dict[tuple[str, int], Captured] = {}
+        for part in parts:
+            for error in part.found:
+                before = last.get((error.place.file, error.segment)) if error.before is None else error.before
+                made.setdefault(error.key, error._replace(before=before))
+            last |= part.last
+        return cls(list(made.values())[:MAX_KEPT], last)
+
+    def words(self, counts: Counts, sizes: Sizes) -> list[tuple[Wrong, str]]:
+        """Explain each that is a matter of states: which came, which were due, and that rows are not states."""
+        out = []
+        for wrong in self.found:
+            where = (wrong.place.file, wrong.segment)
+            hidden = sizes.in_segment(*where)
+            buckets = [bucket for bucket in counts.buckets.values() if bucket.key[:2] == where]
+            reading = explain_sizes(
+                wrong.event,
+                wrong.fields,
+                hidden=hidden.size if hidden is not None else None,
+                hidden_from=hidden.evidence if hidden is not None else None,
+                delivered={width for bucket in buckets for _, width in bucket.of("join") if width is not None},
+            )
+            # Two tensors of other sizes than states (rows, heads) are for the errors question to explain.
+            if reading is not None and (wrong.event == "matmul_mismatch" or reading.unit is not None):
+                out.append((wrong, _words(wrong, reading, counts, known=hidden is not None)))
+        return out
+
+
+def _lines(tables: Tables) -> Iterable[Wrong]:
+    """Yield the size errors that are raised."""
+    sizes = pl.col("event").cast(pl.String).is_in(["matmul_mismatch", "size_mismatch"])
+    wanted = tables.server.with_row_index("row").filter(sizes)
+    for row, file, segment, line in wanted.select("row", "file", "segment", "line").iter_rows():
+        payload = tables.payload(row)
+        yield Wrong(payload.event, payload.fields, Place(tables.files[file], line), segment)
+
+
+def _fc_calls(tables: Tables) -> Iterable[Wrong]:
+    """Yield calls of the draft's fc whose input does not fit its weight: an error before it is raised."""
+    calls = tables.records.filter(pl.col("event") == "fc").unique("head", keep="first", maintain_order=True)
+    for head, file, segment, line in calls.select("head", "file", "segment", "line").iter_rows():
+        fields = tables.heads[head].fields
+        weight, given = whole_numbers(fields.get("weight")), whole_numbers(fields.get("input"))
+        if weight is not None and given is not None and weight[-1] != given[-1]:
+            sizes = {"got_width": given[-1], "want_width": weight[-1], "rows": given[0] if len(given) > 1 else None}
+            yield Wrong("matmul_mismatch", {**sizes, "out_width": weight[0]}, Place(tables.files[file], line), segment)
+
+
+def _captured(tables: Tables, passes: pl.DataFrame) -> Captured | None:
+    """Return the captures of a pass (of no or one row), None without one."""
+    for *_, first, last in passes.iter_rows():
+        records = tables.records[first : last + 1]
+        captured = records.filter(pl.col("event").cast(pl.String).is_in(list(CAPTURE_EVENTS)))
+        return list(captured.select("layer", "line").iter_rows())
+    return None
+
+
+def _words(wrong: Wrong, reading: SizeReading, counts: Counts, *, known: bool) -> str:
+    rows = ""
+    if reading.rows is not None:
+        rows = f"; the {count(reading.rows, 'row is', 'rows are')} the tokens of the pass and no part of the mismatch"
+    got, want, unit = reading.got_states, reading.want_states, reading.unit
+    if got is None or want is None or unit is None:
+        return f"{reading.got} arrived where {reading.want} was due ({wrong.place}){rows}"
+    arrived, due = (f"{number * unit} = {count(number, 'state')} x {unit}" for number in (got, want))
+    plan = next((plan for plan in counts.plans if plan[:2] == (wrong.place.file, wrong.segment)), None)
+    requested = whole_numbers(plan[2].fields.get("layers_to_capture")) if plan is not None else None
+    which = _which(got, want, wrong.before, requested)
+    unit_from = "" if known else f"; {unit} is {reading.unit_from}"
+    also = f"; {got * unit} is also a vocabulary size in use" if got * unit in VOCABULARIES else ""
+    return f"{arrived} arrived where {due} was due ({wrong.place}): {which}{rows}{unit_from}{also}"
+
+
+def _which(got: int, want: int, before: Captured | None, requested: Sequence[int] | None) -> str:
+    """Name the state that is too many or missing."""
+    layers = [layer for layer, _ in before or []]
+    captured = f"; captured: {layer_list(layers)}" if layers else ""
+    if got < want:
+        return f"{count(want - got, 'state is', 'states are')} missing{captured}"
+    embedding = next((line for layer, line in before or [] if layer == 0), None)
+    if embedding is not None and got - want == 1 and len(layers) == got:
+        others = layer_list([layer for layer in layers if layer != 0])
+        return f"the embedding is the extra state (captured at line {embedding} beside {others})"
+    if requested is not None:
+        extra = [layer for layer in layers if layer not in requested]
+        if extra:
+            return f"{layer_list(extra)} was not asked for by the capture plan"
+    part = f", or a whole tensor came where a part of 1 in {got} was meant" if want == 1 else ""
+    return f"{count(got - want, 'state is', 'states are')} too many{part}{captured}"

@@ -8,13 +8,15 @@ that belongs to different runs, models or sources.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field, replace
+from collections import Counter
+from dataclasses import replace
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
-from logscope.model import Place, states
-from logscope.queries.acceptance.lines import Lines
+from logscope.asking import Summed
+from logscope.model import Place, Segment, states
 from logscope.queries.acceptance.report import Accept
 from logscope.queries.acceptance.series import Acceptance
 from logscope.queries.captures import (
@@ -22,44 +24,32 @@ from logscope.queries.captures import (
     captured_layers,
     captured_words,
     copies_notes,
+    hidden_lines,
     mode_notes,
     unknown_notes,
 )
-from logscope.queries.counts import Counts
+from logscope.queries.counts import ERRORS, Bucket, Counts, cells_of, together
 from logscope.queries.lineage import Lineage
 from logscope.queries.norms import lineage_facts, lineage_notes, not_told_apart, state_lines
 from logscope.queries.rows import joined_words, pass_row, same_states, state_row
-from logscope.queries.setup import graphs, hidden_by_graphs, hidden_sizes
+from logscope.queries.setup import Sizes, graphs, hidden_sizes
+from logscope.queries.sizes import WidthErrors
 from logscope.queries.tables import TELLING, columns, table, without_empty
-from logscope.queries.widths import WidthErrors
 from logscope.queries.words import EMBEDDING, and_list, count, layer_list, most_common, span
-from logscope.report import Line, Report, Table
+from logscope.report import Column, Context, Line, Mark, Report, Table
 from logscope.versions import SIGNS, EraWatch
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from logscope.model import Payload, Segment
-    from logscope.queries.counts import Bucket
-    from logscope.queries.setup import Sizes
-    from logscope.report import Column, Context, Mark
     from logscope.tables.tables import Tables
 
-# What ends a run or makes its numbers doubtful; each is shown with its first place.
-ERRORS = {
-    "matmul_mismatch": "size error in a matrix product",
-    "weight_shape_mismatch": "weight of another shape",
-    "size_mismatch": "size error",
-    "traceback": "traceback",
-    "watchdog_timeout": "watchdog timeout",
-    "collective_timeout": "timeout of a collective",
-    "sigquit": "child process died",
-    "child_crashed": "child process crashed",
-    "health_check_failed": "health check failed",
-    "nan_logits_warning": "NaN in the logits",
-    "invalid_tree_warning": "invalid draft tree",
-    "retract": "requests retracted for want of memory",
-}
+# Errors in words; each is shown with its first place.
+_ERRORS = dict(zip(ERRORS, (
+    "size error in a matrix product", "weight of another shape", "size error", "traceback", "watchdog timeout",
+    "timeout of a collective", "child process died", "child process crashed", "health check failed",
+    "NaN in the logits", "invalid draft tree", "requests retracted for want of memory",
+), strict=True))  # fmt: skip
 MAX_NOTES = 6
 # On the screen: matters in order, and how many lines of one at most (1 unless said).
 _ORDER = (
@@ -96,79 +86,41 @@ _APART = columns("file segment=run> source during! role! phases! hidden_captures
 _ORIGINS = columns("file! origin=from! fetched! copy")
 
 
-@dataclass(slots=True)
-class Trouble:
-    """One kind of error of a segment: how often, where first, and what it says there."""
+class Signs(dict[Any, Any]):
+    """The distinct lines that tell the release, by (file, segment) and what tells it."""
 
-    number: int
-    place: Place
-    words: str
+    @classmethod
+    def of(cls, tables: Tables) -> Signs:
+        """Take those of a batch. Statistics lines of one server are alike; of the others there are few."""
+        made, where, event = cls(), ["file", "segment", "event"], pl.col("event").cast(pl.String)
+        signs = tables.server.with_row_index("row").filter(event.is_in(list(SIGNS)))
+        often = event.is_in(["decode_stats", "prefill_stats"])
+        kept = pl.int_range(pl.len()).over(where) < pl.when(often).then(2).otherwise(64)
+        for row, file, segment, name in signs.filter(kept).select("row", *where).iter_rows():
+            payload = tables.payload(row)
+            told = (name, frozenset(payload.fields), *(str(payload.fields.get(each)) for each in ("what", "type")))
+            made.setdefault((tables.files[file], segment, *told), payload)
+        return made
+
+    @classmethod
+    def sum(cls, parts: Iterable[Signs]) -> Signs:
+        """Return the first of each."""
+        made = cls()
+        for part in parts:
+            for key, payload in part.items():
+                made.setdefault(key, payload)
+        return made
 
 
-@dataclass(slots=True)
-class Part:
-    """What a batch contributes. ``signs``: the distinct lines that tell the release, by segment and what tells it."""
-
-    counts: Counts = field(default_factory=Counts)
-    lineage: Lineage = field(default_factory=Lineage)
-    widths: WidthErrors = field(default_factory=WidthErrors)
-    accept: Lines = field(default_factory=Lines)
-    seen: dict[str, int] = field(default_factory=dict)
-    trouble: dict[tuple[str, int, str], Trouble] = field(default_factory=dict)
-    signs: dict[tuple[Any, ...], Payload] = field(default_factory=dict)
-
-
-class Summarize:
+class Summarize(Summed):
     """The question behind ``logscope summarize``."""
 
     def __init__(self) -> None:
         self._accept = Accept()
+        accept = SimpleNamespace(of=self._accept.partial, sum=self._accept.combine)
+        self.kinds = (Counts, Lineage, WidthErrors, Signs, accept)
 
-    def partial(self, tables: Tables) -> Part:
-        """Count a batch."""
-        part = Part(Counts.of(tables), Lineage.of(tables), WidthErrors.of(tables), self._accept.partial(tables))
-        server = tables.server.with_row_index("row").with_columns(pl.col("event").cast(pl.String))
-        part.seen = dict(server.group_by("event", maintain_order=True).len().iter_rows())
-        where = ["file", "segment", "event"]
-        found = server.filter(pl.col("event").is_in(list(ERRORS))).group_by(where, maintain_order=True)
-        for file, segment, event, number, row, line in found.agg(pl.len(), pl.col("row", "line").first()).iter_rows():
-            fields, name = tables.payload(row).fields, tables.files[file]
-            said, message = fields.get("exception"), fields.get("message")
-            words = f"{said}: {message}" if said and message else said or ""
-            part.trouble[name, segment, event] = Trouble(number, Place(name, line), str(words))
-        # Statistics lines of one server are alike; of the others there are few.
-        signs = server.filter(pl.col("event").is_in(list(SIGNS)))
-        often = pl.col("event").is_in(["decode_stats", "prefill_stats"])
-        for some, kept in ((signs.filter(often), 2), (signs.filter(~often), 64)):
-            for row, file, segment, event in (
-                some.group_by(where).head(kept).sort("row").select("row", *where).iter_rows()
-            ):
-                payload = tables.payload(row)
-                told = (event, frozenset(payload.fields), *(str(payload.fields.get(name)) for name in ("what", "type")))
-                part.signs.setdefault((tables.files[file], segment, *told), payload)
-        return part
-
-    def combine(self, parts: Sequence[Part]) -> Part:
-        """Add batches up."""
-        made = Part(
-            Counts.sum(part.counts for part in parts),
-            Lineage.sum(part.lineage for part in parts),
-            WidthErrors.sum(part.widths for part in parts),
-            self._accept.combine([part.accept for part in parts]),
-        )
-        for part in parts:
-            for event, number in part.seen.items():
-                made.seen[event] = made.seen.get(event, 0) + number
-            for key, trouble in part.trouble.items():
-                before = made.trouble.get(key)
-                number = trouble.number + (before.number if before is not None else 0)
-                first = before or trouble
-                made.trouble[key] = Trouble(number, first.place, first.words)
-            for sign, payload in part.signs.items():
-                made.signs.setdefault(sign, payload)
-        return made
-
-    def report(self, part: Part, context: Context) -> Report:
+    def report(self, part: tuple[Any, ...], context: Context) -> Report:
         """Answer."""
         return _Answer(part, context, self._accept).report()
 
@@ -176,15 +128,16 @@ class Summarize:
 class _Answer:
     """The answer while it is made."""
 
-    def __init__(self, part: Part, context: Context, accept: Accept) -> None:
-        self.part, self.context = part, context
-        self.counts, self.lineage = part.counts, part.lineage
-        self.sizes = hidden_sizes(part.counts)
-        self.serving, self.apart = part.counts.ordered(serving=True), part.counts.ordered(serving=False)
-        self.accept_rows = _accept_rows(Acceptance(accept.combine([part.accept])))
-        self.accept_report = accept.report(part.accept, context)
+    def __init__(self, part: tuple[Any, ...], context: Context, accept: Accept) -> None:
+        self.counts, self.lineage, self.widths, signs, self.lines = part
+        self.context, self.sizes = context, hidden_sizes(self.counts)
+        self.serving, self.apart = self.counts.ordered(serving=True), self.counts.ordered(serving=False)
+        self.accept_rows = _accept_rows(Acceptance(accept.combine([self.lines])))
+        self.accept_report = accept.report(self.lines, context)
+        said = together(self.counts.lines.values())
+        self.events, self.strays = said.numbers("event"), said.numbers("stray")
         self.eras = {key: EraWatch(segment) for key, segment in self.counts.segments.items()}
-        for (file, number, *_), payload in part.signs.items():
+        for (file, number, *_), payload in signs.items():
             if (file, number) in self.eras:
                 self.eras[file, number].server(payload)
 
@@ -193,40 +146,29 @@ class _Answer:
         serving, apart, context = self.serving, self.apart, self.context
         report = Report("summarize", "", accounting=context.accounting)
         segments = [self._segment_row(segment) for segment in self.counts.segments.values()]
-        report.tables["segments"] = table(
-            without_empty(_SEGMENTS, segments), segments, title="runs", optional=("file",)
-        )
+        tables = report.tables
+        tables["segments"] = table(without_empty(_SEGMENTS, segments), segments, title="runs", optional=("file",))
         models = {bucket.key.site for bucket in serving if bucket.key.role == "target"}
         shown = [column for column in _PHASES if column.name != "site" or len(models) > 1]
-        report.tables["phases"] = table(shown, _phase_rows(serving, self.sizes), title="forward passes while serving")
-        cells = [(bucket, cell) for bucket in serving for cell in bucket.cells.values()]
-        captures = [state_row(*each, self.sizes) for each in cells if each[1].captured]
+        tables["phases"] = table(shown, _phase_rows(serving, self.sizes), title="forward passes while serving")
         optional = ("file", "segment", "source", "site", "event", "role", "copies")
-        report.tables["captures"] = table(
-            _quiet(_CAPTURES, captures),
-            captures,
-            title="hidden captures while serving, rms = norm / sqrt(rows x width)",
-            optional=optional,
-        )
+        cells = cells_of(serving)
+        captures = [state_row(*each, self.sizes) for each in cells if each[1].captured]
+        title = "hidden captures while serving, rms = norm / sqrt(rows x width)"
+        tables["captures"] = table(_quiet(_CAPTURES, captures), captures, title=title, optional=optional)
         others = [state_row(*each, self.sizes) for each in cells if not each[1].captured and each[1].rms.bins]
         if others:
-            report.tables["states"] = table(
-                _quiet(_STATES, others), others, title="other states while serving", optional=optional
-            )
+            title = "other states while serving"
+            tables["states"] = table(_quiet(_STATES, others), others, title=title, optional=optional)
         rows = self.accept_rows
-        report.tables["accept"] = table(
-            without_empty(_ACCEPT, rows) or _ACCEPT, rows, title="acceptance and throughput"
-        )
+        tables["accept"] = table(without_empty(_ACCEPT, rows) or _ACCEPT, rows, title="acceptance and throughput")
         if apart:
             title = "passes not counted as serving (warm-up; dummy input of graph capture)"
             # Where nothing is served, they are all there is: in full then.
-            report.tables["not_serving"] = (
-                table(_APART, _apart_rows(apart), title=title)
-                if serving
-                else table([*columns("during!"), *shown], _phase_rows(apart, self.sizes), title=title)
-            )
+            in_full = ([*columns("during!"), *shown], _phase_rows(apart, self.sizes))
+            tables["not_serving"] = table(*((_APART, _apart_rows(apart)) if serving else in_full), title=title)
         if context.origins:
-            report.tables["origins"] = Table(_ORIGINS, _origin_rows(context.origins), title="fetched logs")
+            tables["origins"] = Table(_ORIGINS, _origin_rows(context.origins), title="fetched logs")
         # What a log does not hold comes last: a log of another server has no passes to show.
         report.tables = dict(sorted(report.tables.items(), key=lambda each: not each[1].rows))
         found = self._found()
@@ -273,13 +215,12 @@ class _Answer:
         """Return all there is to know, by name of what it is about."""
         counts, serving = self.counts, self.serving
         buckets = serving or self.apart
-        hidden = [(one, said) for one in counts.segments.values() if (said := hidden_by_graphs(counts, one))]
         doubt = not_told_apart(counts, buckets)
-        embedding = [] if self.part.widths.found else _joined_notes(serving, self.sizes)
+        embedding = [] if self.widths.found else _joined_notes(serving, self.sizes)
         return [
             *(Line("error", name, said) for name, said in self._trouble()),
             *state_lines(counts, buckets, self.lineage),
-            *(Line("warning", "hidden", counts.in_run(one.file, one.number, said)) for one, said in hidden),
+            *(line for _, line in hidden_lines(counts)),
             *(Line("unknown", "embedding", said) for said in embedding),
             *(Line("warning", "mode", said) for said in mode_notes(buckets)),
             *(Line("unknown" if doubt else "warning", "captured", said) for said in _varying_notes(buckets)),
@@ -355,17 +296,18 @@ class _Answer:
 
     def _trouble(self) -> list[tuple[str, str]]:
         """Return the errors of the log by place; a size error is explained, and the traceback around it left out."""
-        explained = self.part.widths.words(self.counts, self.sizes)
+        explained = self.widths.words(self.counts, self.sizes)
         found = [(wrong.place, said) for wrong, said in explained]
         events = {wrong.event for wrong, _ in explained}
         hidden = events | ({"traceback"} if events else set())
-        for (_, _, event), trouble in self.part.trouble.items():
-            if event not in hidden:
-                times = f", {trouble.number:,} times" if trouble.number > 1 else ""
-                words = f" {trouble.words}" if trouble.words else ""
-                said = f"{ERRORS[event]}{words}{times} (first {trouble.place}); see logscope errors"
-                found.append((trouble.place, said))
-        retract = ERRORS["retract"]
+        for (file, _), lines in self.counts.lines.items():
+            words = {event: f" {said}" * bool(said) for event, said in reversed(lines.of("error"))}
+            for event, seen in lines.of("event").items():
+                if event in words and event not in hidden:
+                    place, times = Place(file, seen.first), f", {seen.number:,} times" if seen.number > 1 else ""
+                    said = f"{_ERRORS[event]}{words[event]}{times} (first {place}); see logscope errors"
+                    found.append((place, said))
+        retract = _ERRORS["retract"]
         ordered = [said for _, said in sorted(found, key=lambda each: each[0])]
         return [("memory" if said.startswith(retract) else "errors", said) for said in ordered]
 
@@ -376,7 +318,7 @@ class _Answer:
         never = {(segment.file, segment.number) for segment in segments if segment.ready_line is None}
         early = {bucket.key[:2] for bucket in self.apart if bucket.key.during == "warmup"}
         # A server that died on the way there has said so itself.
-        if not self.part.trouble and never & early:
+        if not self.events.keys() & _ERRORS and never & early:
             notes.append(
                 "start-up lines but no 'ready to roll' line: every pass stands before it and counts as warm-up, not as "
                 "serving"
@@ -387,20 +329,20 @@ class _Answer:
                 "file than they happened, and the last ones may be missing"
             )
         found = self.context.accounting
-        damaged, unparsed = found.cut + found.rejoined, found.unparsed
-        if damaged:
+        if damaged := found.cut + found.rejoined:
             notes.append(
                 f"{count(damaged, 'record is', 'records are')} damaged ({found.cut:,} cut, {found.rejoined:,} "
                 "rejoined): unfinished values enter no number here"
             )
-        if unparsed:
-            notes.append(f"{count(unparsed, 'record')} could not be read; logscope events lists them with the reason")
-        strays = {event: number for event, number in self.counts.strays.items() if event != "capture_plan"}
+        if found.unparsed:
+            lost = count(found.unparsed, "record")
+            notes.append(f"{lost} could not be read; logscope events lists them with the reason")
+        strays = {event: number for event, number in self.strays.items() if event != "capture_plan"}
         if strays:
             total = count(sum(strays.values()), "debug record belongs", "debug records belong")
             notes.append(f"{total} to no forward pass ({', '.join(list(strays)[:5])}); logscope events shows them")
-        if self.part.accept.repeated:
-            hidden = count(self.part.accept.repeated, "repeated line")
+        if self.lines.repeated:
+            hidden = count(self.lines.repeated, "repeated line")
             notes.append(f"Ray hid {hidden}: counts and sums of server lines are lower bounds")
         return [*notes, *self.context.warnings]
 
@@ -437,7 +379,7 @@ class _Answer:
 
     def _without_passes(self) -> str:
         """Say what a log holds that prints no forward pass."""
-        seen = self.part.seen
+        seen = self.events
         words = {"decode_stats": "decode line", "prefill_stats": "prefill line"}
         lines = [count(seen[event], word) for event, word in words.items() if seen.get(event)]
         speculating = any(row["lines"] for row in self.accept_rows)
@@ -456,7 +398,7 @@ class _Answer:
             "cuda_graph": _agreed(graphs(self.counts, segment)[0] for segment in segments),
             "hidden_evidence": sorted({size.evidence for size in self.sizes.values()}),
             "joined": sorted({word for bucket in targets for word in joined_words(bucket, self.sizes)}),
-            "server_lines": dict(sorted(self.part.seen.items(), key=lambda each: -each[1])),
+            "server_lines": dict(sorted(self.events.items(), key=lambda each: -each[1])),
             **lineage_facts(self.lineage),
         }
         if self.context.origins:
@@ -504,19 +446,10 @@ def _apart_rows(buckets: Sequence[Bucket]) -> list[dict[str, Any]]:
     rows: dict[tuple[Any, ...], dict[str, Any]] = {}
     for bucket in buckets:
         key = bucket.key
-        row = rows.setdefault(
-            (*key[:3], key.during, key.role),
-            {
-                **key._asdict(),
-                "during": key.during.replace("_", " "),
-                "phases": "",
-                "by_phase": {},
-                "passes": 0,
-                "hidden_captures": 0,
-            },
-        )
+        first = {**key._asdict(), "during": key.during.replace("_", " "), "by_phase": Counter()}
+        row = rows.setdefault((*key[:3], key.during, key.role), {**first, "passes": 0, "hidden_captures": 0})
         row["passes"] += bucket.passes
-        row["by_phase"][key.phase] = row["by_phase"].get(key.phase, 0) + bucket.passes
+        row["by_phase"][key.phase] += bucket.passes
         row["hidden_captures"] += bucket.captures
     for row in rows.values():
         row["phases"] = ", ".join(f"{phase} {passes:,}" for phase, passes in row["by_phase"].items())
