@@ -14,7 +14,8 @@ from collections import defaultdict
 from typing import TYPE_CHECKING
 
 from logscope.grammar.prefixes import OWN, layers
-from logscope.sources.places import Line, Origin, part_of
+from logscope.model import Prefix
+from logscope.sources.places import Line, part_of
 from logscope.sources.unwrap import Lines
 
 if TYPE_CHECKING:
@@ -165,7 +166,7 @@ class _Learned:
                     self.known.add(label)
                 if label in self.known:
                     time = found[self._stamp].decode().replace(" ", "T").replace(",", ".") if self._stamp else None
-                    origin = Origin(b"/".join(label).decode("utf-8", "surrogateescape") or None)
+                    origin = Prefix(origin=b"/".join(label).decode("utf-8", "surrogateescape") or None)
                     line = Line(start, [(data[found.end() : end], found.end())], (), time=time, origin=origin)
             yield line
             start = end

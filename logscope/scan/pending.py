@@ -17,12 +17,14 @@ import regex
 from logscope.grammar import OVERTIMES, TIME_LIMIT
 from logscope.grammar.records import LONGEST_BEFORE, Anchored
 from logscope.model import NO_PREFIX, Accounting, Payload, Prefix
-from logscope.scan.outer import Here, within
 from logscope.scan.traces import Traces, may_be_of
+from logscope.sources.places import within
 
 if TYPE_CHECKING:
     from logscope.grammar import Grammar
     from logscope.grammar.records import Dialect, Reading
+    from logscope.sources.blocks import Block
+    from logscope.sources.places import Places
 
 # How many physical lines a record may wait for what it lacks.
 _PATIENCE = {"tail": 4, "tensor": 24}
@@ -47,6 +49,33 @@ _MISMATCH = frozenset({"matmul_mismatch", "weight_shape_mismatch", "size_mismatc
 _CRASHES = frozenset({"cuda_error", "out_of_memory"})
 _RAISED = re.compile(r"(?:[A-Za-z_]\w*\.)*\w*(?:Error|Exception): ")
 _BETWEEN_CR = re.compile(r"[^\r]+")
+
+
+@dataclass(slots=True)
+class Here:
+    """Where a line of text begins: line and offset in the file, position in its block, and what stood around it."""
+
+    line: int
+    offset: int
+    start: int = 0
+    outer: Prefix = NO_PREFIX
+    places: Places | None = None
+
+    @classmethod
+    def of(cls, block: Block, line: int, start: int) -> Here:
+        """Return where a line of a block's text stands; ``line`` is its number where the text is the file's own."""
+        places = block.places
+        if places is None:
+            return cls(line, block.offset + start)
+        lines, offsets, records = places.find([start])
+        return cls(int(lines[0]), int(offsets[0]), start, places.prefix(int(records[0])), places)
+
+    def place(self, at: int) -> tuple[int, int]:
+        """Return line and offset in the file of the byte at a position of the line."""
+        if self.places is None:
+            return self.line, self.offset + at
+        line, offset, _ = self.places.find([self.start + at])
+        return int(line[0]), int(offset[0])
 
 
 @dataclass(slots=True)

@@ -24,8 +24,8 @@ from logscope.grammar.records import LARGEST, Anchored
 from logscope.model import NO_PREFIX, Accounting, Payload, Prefix
 from logscope.scan.chunk import PAYLOADS, PRINTS, VALUES, Chunk, Lines, columns, value_keys
 from logscope.scan.line_kinds import DIGITS, Template, learn
-from logscope.scan.outer import Outer, within
-from logscope.scan.pending import REMEMBERED, Found, Pending
+from logscope.scan.pending import REMEMBERED, Found, Here, Pending
+from logscope.sources.places import within
 
 if TYPE_CHECKING:
     from logscope.grammar import Grammar
@@ -40,7 +40,6 @@ _KINDS = 4096
 _NONE = -1  # sightings of a kind that is no record, whatever its digits so far
 # A line longer than this is not remembered, nor learned from.
 _LONG_LINE = 4096
-_CR = 13
 _NUMBER = r"-?(?:\d{1,15}(?:\.\d{1,20})?(?:e[-+]\d\d)?|nan|inf)"
 _TAIL = rf"^(?:\d{{1,15}}\.\d{{4}}|nan|inf), first5=\[{_NUMBER}(?:, {_NUMBER}){{0,{VALUES - 1}}}\]$"
 _NORM_SLACK = 5e-5  # half the last of four printed decimals
@@ -154,7 +153,7 @@ class Scanner:
             while at < total and not read[at] and (at == number or pending.waiting):
                 start = int(starts[at])
                 raw = bytes(data[start : int(ends[at])])
-                pending.line(raw, build.outer.here(first_line + at, start), continues=block.continues and at == 0)
+                pending.line(raw, Here.of(block, first_line + at, start), continues=block.continues and at == 0)
                 read[at] = True
                 at += 1
         build.drop(np.flatnonzero(read) + first_line)
@@ -424,7 +423,6 @@ class _Build:
     def __init__(self, block: Block, size: int) -> None:
         self.chunk = Chunk.empty()
         self.chunk.end, self.chunk.size = block.offset + len(block.data), size
-        self.outer = Outer(block)
         self._block = block
         self.prints: list[dict[str, np.ndarray]] = []
         self.bulk = 0
@@ -532,7 +530,7 @@ class _Build:
             line, offset, record = places.find(part["offset"] - self._block.offset)
             first, number = distinct(part["prefix"].astype(np.int64) * len(places.times) + record)
             pairs = zip(record[first].tolist(), part["prefix"][first].tolist(), strict=True)
-            around = [self.prefix(within(self.outer.of(one), self.chunk.prefixes[inner])) for one, inner in pairs]
+            around = [self.prefix(within(places.prefix(one), self.chunk.prefixes[inner])) for one, inner in pairs]
             part |= {"line": line, "offset": offset, "prefix": np.array(around, np.int32)[number]}
         lines.line, lines.offset, lines.prefix = (server[name].tolist() for name in ("line", "offset", "prefix"))
 

@@ -17,7 +17,8 @@ from functools import lru_cache
 from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from logscope.sources.places import Line, Origin, both
+from logscope.model import NO_PREFIX, Prefix
+from logscope.sources.places import Line, within
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -67,7 +68,8 @@ class _Found(NamedTuple):
     message: str | list[int]
     trace: tuple[str, str] | None  # its key and text
     time: str | None
-    origin: Origin
+    origin: Prefix
+    stream: str | None
     part: bool | None  # printed: the text goes on in the next line, or not
 
 
@@ -116,17 +118,20 @@ def _found(thing: dict[str, Any]) -> _Found | None:
         return None
     nothing = ("", "")
     names = dict.fromkeys(name for _, name in sorted(labels, key=lambda label: label[0]))
-    origin = Origin(
-        "/".join(names) or None,
-        {"stdout": "stdout", "stderr": "stderr"}.get(said.get("stream", nothing)[1]),
-        said.get("level", nothing)[1] or None,
-        tuple(dict(ranks).items()),
-    )
+    level, columns = said.get("level", nothing)[1], dict(ranks)
+    # A rank of no known kind tells no writers apart.
+    extra = [
+        (name, value)
+        for name, value in (("level", level), ("rank", columns.pop("rank", None)))
+        if value not in ("", None)
+    ]
+    origin = Prefix(origin="/".join(names) or None, extra=tuple(extra), **columns)
+    stream = said.get("stream", nothing)[1]
     part: bool | None = None
     if tag := said.get("part"):
         part = tag[1] in ("P", "true", "True") and said.get("last", nothing)[1] not in ("true", "True")
     trace = said.get("trace", nothing)
-    return _Found(message[2], message[3], trace if "\n" in trace[1] else None, time and time[1], origin, part)
+    return _Found(message[2], message[3], trace if "\n" in trace[1] else None, time and time[1], origin, stream, part)
 
 
 _RANK_COLUMNS = frozenset(_RANKS.values())
@@ -205,7 +210,7 @@ class _Template:
     """The shape of a line: others of this shape are read by one pattern, and most of them share their origin."""
 
     def __init__(self, text: bytes, said: _Found) -> None:
-        self.known: dict[object, tuple[Origin, bool | None]] = {}
+        self.known: dict[object, tuple[bool | None, Prefix, str | None]] = {}
         pattern: list[bytes] = []
         groups: list[str] = []
         stack: list[tuple[bytes, str]] = []  # open brackets, under which key
@@ -278,10 +283,10 @@ class JsonLines:
                         return None
                     if len(template.known) >= _KNOWN:
                         template.known.clear()
-                    known = template.known[others] = (said.origin, said.part)
+                    known = template.known[others] = (said.part, said.origin, said.stream)
                 when = _stamp(found[template.when].decode("utf-8", "replace")) if template.when else None
                 pieces = _pieces(found[template.text], found.start(template.text))
-                return self._line(start, pieces, known[1], when, known[0]), found.end()
+                return self._line(start, pieces, when, *known), found.end()
         return None
 
     def _read(self, data: bytes, start: int, *, final: bool) -> tuple[Line, int]:
@@ -302,7 +307,7 @@ class JsonLines:
         before = text[: text.find(b"{")]
         if tagged := _TAGGED.fullmatch(before):
             time = time or _stamp(tagged[1].decode())
-            origin = both(Origin(tagged[2].decode("utf-8", "surrogateescape")), origin)
+            origin = within(Prefix(origin=tagged[2].decode("utf-8", "surrogateescape")), origin)
         elif before.strip(b" \t[,\r\n"):
             pieces.append((before, start))
         elif not opens and not said.trace and text.endswith(b"\n") and len(self._templates) < _TEMPLATES:
@@ -314,14 +319,20 @@ class JsonLines:
             numbers = _NUMBER.finditer(text, at.end() if at else 0)
             signs = zip(said.message, numbers, strict=False)
             pieces += [(bytes([byte]), start + place.start()) for byte, place in signs]
-        line = self._line(start, pieces, said.part, time, origin)
+        line = self._line(start, pieces, time, said.part, origin, said.stream)
         if said.trace:
             line.pieces.extend(_string(text, start, *said.trace))
             end_line(line.pieces, start)
         return line, end
 
     def _line(
-        self, start: int, pieces: list[tuple[bytes, int]], part: bool | None, time: str | None, origin: Origin
+        self,
+        start: int,
+        pieces: list[tuple[bytes, int]],
+        time: str | None,
+        part: bool | None,
+        origin: Prefix,
+        stream: str | None,
     ) -> Line:
         """Return a line with its text, ended unless it goes on in the next one."""
         more = part if part is not None else self._ended
@@ -329,7 +340,7 @@ class JsonLines:
             more = False
         elif not more:
             end_line(pieces, start)
-        return Line(start, pieces or [(b"", start)], (origin.label, origin.stream), more, time, origin)
+        return Line(start, pieces or [(b"", start)], (origin.origin, stream), more, time, origin)
 
     def _learn(self, text: bytes, said: _Found) -> None:
         """Keep the shape of a line, where its own pattern reads it right."""
@@ -361,7 +372,7 @@ class JsonLines:
             pieces += _string(text[again:], start + again, follows.key, follows.message)
         if follows or pieces[0][0] is not cut:
             end_line(pieces, start)
-        return Line(start, pieces, time=follows and follows.time, origin=follows.origin if follows else Origin())
+        return Line(start, pieces, time=follows and follows.time, origin=follows.origin if follows else NO_PREFIX)
 
 
 def _string(text: bytes, start: int, key: str, value: str) -> list[tuple[bytes, int]]:

@@ -22,7 +22,7 @@ import numpy as np
 
 from logscope.sources.blocks import LINE_SLACK, Block
 from logscope.sources.json_lines import JsonLines, end_line, is_pretty
-from logscope.sources.places import Line, Origin, Places, joined, part_of, plain_places, through
+from logscope.sources.places import Line, Places, joined, part_of, plain_places, through
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -252,7 +252,6 @@ class CriLines:
 
     def lines(self, data: bytes, *, final: bool) -> Iterator[Line]:  # noqa: ARG002 - a line is complete
         """See :class:`Form`."""
-        origins = {stream: Origin(stream=stream.decode()) for stream in (b"stdout", b"stderr")}
         start, length = 0, len(data)
         while start < length:
             end = data.find(b"\n", start) + 1 or length
@@ -264,7 +263,7 @@ class CriLines:
                 more = tag == b"P"
                 # The newline of a part is not of the text, nor a \r before it.
                 text = data[found.end() : end].rstrip(b"\r\n") if more else data[found.end() : end]
-                yield Line(start, [(text, found.end())], stream, more, time.decode(), origins[stream])
+                yield Line(start, [(text, found.end())], stream, more, time.decode())
             start = end
 
 
