@@ -311,7 +311,8 @@ class Scanner:
         fields = kind.template.read(text)
         if fields is None:
             return None
-        payload = kind.payload.with_fields(fields, len(text))
+        one = kind.payload
+        payload = Payload("event", one.event, one.site, one.role, fields=fields, length=len(text))
         return at, build.prefix(prefix), payload
 
     def _learn_kind(self, line: bytes, key: bytes) -> None:

@@ -118,7 +118,8 @@ def _found(thing: dict[str, Any]) -> _Found | None:
         return None
     nothing = ("", "")
     names = dict.fromkeys(name for _, name in sorted(labels, key=lambda label: label[0]))
-    level, columns = said.get("level", nothing)[1], dict(ranks)
+    level = said.get("level", nothing)[1]
+    columns: dict[str, Any] = dict(ranks)
     # A rank of no known kind tells no writers apart.
     extra = [
         (name, value)
