@@ -16,8 +16,12 @@ From small to large::
 
 from __future__ import annotations
 
+from copy import copy
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 Role: TypeAlias = Literal["target", "draft"]
 Phase: TypeAlias = Literal["extend", "decode", "verify", "draft_extend", "idle", "unknown"]
@@ -129,6 +133,12 @@ class Payload:
     reason: str | None = None
     column: int | None = None
     length: int = 0
+
+    def filled(self, norm: float | None, slack: float, values: Sequence[float] | None, length: int) -> Payload:
+        """Return the payload of a record from what many share and what is its own."""
+        made = copy(self)
+        made.norm, made.norm_resolution, made.head, made.length = norm, slack, tuple(values) if values else None, length
+        return made
 
     @property
     def usable(self) -> bool:

@@ -12,14 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import polars as pl
 
-from logscope.model import (
-    CAPTURE_EVENTS,
-    Accounting,
-    Payload,
-    Prefix,
-    Segment,
-)
-from logscope.report import plain
+from logscope.model import CAPTURE_EVENTS, Accounting, Payload, Prefix, Segment
 from logscope.tables import frames, objects
 from logscope.tables.schema import INDICES, PASSES, TABLES, frame
 
@@ -32,9 +25,6 @@ if TYPE_CHECKING:
     from logscope.tables.select import Select
 
     Shift = int | NDArray[np.int64]
-
-# The parts of a payload that a head leaves out.
-VARYING = ("norm", "norm_resolution", "head", "length")
 
 
 @dataclass(slots=True, eq=False)
@@ -50,7 +40,7 @@ class Tables:
     passes, records, prints, server
         see :mod:`logscope.tables.schema`.
     heads
-        what distinct records say but for VARYING; ``head`` is the index.
+        what distinct records say but for norm, its resolution, first values and length; ``head`` is the index.
     prefixes
         what distinct prefixes say.
     said
@@ -135,20 +125,13 @@ class Tables:
             raise TypeError("nothing can read the texts of these tables")
         return self.read(said)
 
-    def fields(self, row: int) -> dict[str, Any]:
-        """Return every key = value of a server row as typed JSON: nan and inf as their names."""
-        found: dict[str, Any] = plain(self.payload(row).fields)
-        return found
-
     def events(self, names: Sequence[str] | None = None, select: Select | None = None) -> pl.DataFrame:
         """Return one row per (selected) event, copies included, in file order; ``names`` are the columns wanted."""
         return frames.events(frames.Held(self), names, select)
 
-    def event_rows(
-        self, start: int = 0, stop: int | None = None, select: Select | None = None
-    ) -> Iterator[dict[str, Any]]:
-        """Yield the fixed event records of some events, in file order."""
-        return frames.event_rows(self.events(select=select)[start:stop])
+    def event_rows(self, select: Select | None = None) -> Iterator[dict[str, Any]]:
+        """Yield the fixed event records of the (selected) events, in file order."""
+        return frames.event_rows(self.events(select=select))
 
     def items(self, *, copies: bool = True) -> Iterator[Item]:
         """Yield the same as objects (:func:`logscope.tables.objects.items`)."""
