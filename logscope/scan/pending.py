@@ -33,7 +33,7 @@ TENSOR_CHARACTERS = 1 << 16
 # much may wait behind it: hostile input costs a bounded multiple of its length. The oldest gives up first.
 _WAITING = {"tail": 32, "tensor": 16}
 _LONGEST_TORN = 1 << 20
-_TRIES = 64
+_TRIES = 160
 _QUEUED = 1 << 16
 # Texts of a line may be looked at so many times its length in vain; reading a repr costs more than trying a pattern.
 _IN_VAIN = 64
@@ -83,8 +83,8 @@ class Found:
     """One record or mark: where it stands, what stood before it, what it says, and its own text.
 
     ``open`` while following lines may still complete it. ``waited``: lines since it was last added to; ``tries``: how
-    often more text was tried; ``level``: brackets open in the text of its tensor; ``source``, ``number``: which text,
-    and which line, it stands in, the rest of which is its own.
+    often more text was tried; ``source``, ``number``: which text, and which line, it stands in, the rest of which is its
+    own.
     """
 
     line: int
@@ -96,7 +96,6 @@ class Found:
     anchor: str = ""
     waited: int = 0
     tries: int = 0
-    level: int = 0
     source: int = 0
     number: int = 0
 
@@ -301,7 +300,6 @@ class Pending:
                 self._traces.begin(entry, self._number, text[max(0, at - LONGEST_BEFORE) : at])
             else:
                 entry.text, entry.source, entry.number = text[at:limit], self._texts, self._number
-                entry.level = _level(entry)
                 self._pending.append(entry)
                 alike = [other for other in self._pending if other.open == opened]
                 if len(alike) > _WAITING[opened]:
@@ -344,35 +342,24 @@ class Pending:
         waiting = [entry for entry in self._pending if entry.open == "tensor" and entry.number != self._number]
         if not waiting or not text.strip():
             return False
-        level = _change_of_level(text)
         for entry in waiting:
-            if len(entry.text) + len(text) > TENSOR_CHARACTERS:
-                continue
             joined = entry.text + "\n" + text
-            if level is not None and entry.level + level[1] > 0:
-                # Rows of numbers, and the tensor does not end with them: nothing is known of it before its end.
-                entry.text, entry.level, entry.waited = joined, entry.level + level[0], 0
-                return True
             entry.tries += 1
-            if entry.tries > _TRIES:
+            if entry.tries > _TRIES or len(joined) > TENSOR_CHARACTERS:
                 continue
             reading = self.grammar.read(joined, 0, entry.anchor, len(joined))
-            if reading is None or reading.payload.kind != "event" or reading.payload.event != entry.payload.event:
+            if reading is None or (reading.payload.kind, reading.payload.event) != ("event", entry.payload.event):
                 continue
-            if reading.open not in (None, "tensor"):
-                continue
-            if reading.open is None and joined[reading.end :].strip():
-                continue
-            if reading.open == "tensor" and not _more_of_a_tensor(text):
+            more = reading.open == "tensor" and _TENSOR_LINE.match(text) is not None
+            if not more and (reading.open is not None or joined[reading.end :].strip()):
                 continue
             payload = reading.payload
-            if len(waiting) > 1 and payload.usable and _has_numbers(text):
+            if len(waiting) > 1 and payload.usable and _DIGITS.search(text.partition("=")[0]):
                 # Several writers' tensors are open: which of them goes on here is a guess.
                 payload.intact = "rejoined"
                 payload.reason = f"{len(waiting)} tensors were open when it went on"
             entry.text, entry.payload, entry.waited = joined, payload, 0
-            entry.level = _level(entry)
-            if reading.open is None:
+            if not more:
                 entry.open = None
             return True
         return False
@@ -420,38 +407,4 @@ class Pending:
 
 # Text that can stand inside a tensor, up to a keyword or the end.
 _TENSOR_LINE = regex.compile(r"[\s\d.,eE+\-\[\]()nainftTrueFls]*+(?:\w++=|(?<=\w)=|$)")
-# Rows of numbers and nothing else. A number is bounded, so that a digit is looked at a bounded number of times.
-_ROWS = re.compile(
-    r"(?:[\s,\[\]()]|(?:[-+]?\d{1,40}(?:\.\d{0,40})?(?:e[-+]\d{1,4})?|-?inf|nan|True|False)(?=[\s,\[\]()]|$))*$"
-)
 _DIGITS = re.compile(r"\d\.\d|\d,")
-
-
-def _level(entry: Found) -> int:
-    """Return how many brackets of a waiting tensor are open, 0 when its text so far is not plain."""
-    text = entry.text[entry.payload.column or 0 :]
-    if "'" in text or '"' in text or "<" in text:
-        return 0
-    return text.count("[") + text.count("(") - text.count("]") - text.count(")")
-
-
-def _change_of_level(text: str) -> tuple[int, int] | None:
-    """Return how many more brackets are open after rows of numbers, and the fewest on the way; None for other text."""
-    if len(text) > TENSOR_CHARACTERS or _ROWS.match(text) is None:
-        return None
-    change = lowest = 0
-    for char in text:
-        if char in "[(":
-            change += 1
-        elif char in "])":
-            change -= 1
-            lowest = min(lowest, change)
-    return change, lowest
-
-
-def _more_of_a_tensor(text: str) -> bool:
-    return _TENSOR_LINE.match(text) is not None
-
-
-def _has_numbers(text: str) -> bool:
-    return _DIGITS.search(text.partition("=")[0]) is not None
