@@ -80,7 +80,7 @@ class Reading:
         return Context(list(self.files), self.accounting, list(self.warnings), dict(self.origins))
 
 
-def sources_of(inputs: Iterable[Any], *, limit: int | None = None, quiet: bool = False) -> list[Source]:
+def sources_of(inputs: Iterable[Any], *, quiet: bool = False) -> list[Source]:
     """Return the sources the inputs name; remote ones are fetched first, through the user's ssh.
 
     On a terminal it is shown how far a fetch has got, unless ``quiet``.
@@ -97,10 +97,10 @@ def sources_of(inputs: Iterable[Any], *, limit: int | None = None, quiet: bool =
         if isinstance(item, str) and is_remote(item):
             from logscope.sources.remote import remote_sources  # noqa: PLC0415 - only who names a remote log pays for it
 
-            remote += remote_sources(item, limit=limit, quiet=quiet)
+            remote += remote_sources(item, quiet=quiet)
         else:
             local.append(item)
-    return [*(expand(local, limit=limit) if local or not remote else []), *remote]
+    return [*(expand(local) if local or not remote else []), *remote]
 
 
 def batches(

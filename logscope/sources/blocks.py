@@ -46,7 +46,7 @@ class Block:
     continues
         data[0] continues a line begun in the block before.
     gap
-        lines were left out before this block (of a filtered copy, or of a file followed from its end).
+        lines were left out before this block (of a filtered copy).
     newlines
         the number of ``\n`` in data: counted once, for everybody.
     places
@@ -170,18 +170,6 @@ def _parts(data: bytes) -> list[tuple[bytes, int]]:
         return [(data, newlines)]
     middle = data.rfind(b"\n", 0, len(data) // 2) + 1 or data.find(b"\n", len(data) // 2) + 1
     return _parts(data[middle:]) + _parts(data[:middle])
-
-
-def first_bytes(blocks: Iterable[Block], limit: int, warn: Callable[[str], None]) -> Iterator[Block]:
-    """Yield the blocks of the first ``limit`` bytes, the last of them final; warns when there are more."""
-    for block in blocks:
-        left = limit - block.offset
-        if len(block.data) > left or (len(block.data) == left and not block.final):
-            data = block.data[:left]
-            warn(f"only the first {limit} bytes were read")
-            yield replace(block, data=data, final=True, newlines=data.count(b"\n"))
-            return
-        yield block
 
 
 def filtered_header(first_line: bytes, file: str) -> dict[str, Any]:
