@@ -73,7 +73,6 @@ class Grammar:
     strict: frozenset[str]
     keys: dict[str, tuple[tuple[str, int], ...]]
     text_finder: re.Pattern[str]
-    byte_finder: re.Pattern[bytes]
     undigited_finder: re.Pattern[bytes]
     digited_finder: re.Pattern[bytes]
     steady: frozenset[str]
@@ -234,14 +233,12 @@ def join(files: Sequence[GrammarFile]) -> Grammar:
     ways = {anchor: [one for one in ordered if anchor.startswith(one)] for anchor in ordered}
     table = {anchor: tuple(way for one in ones for way in anchors[one]) for anchor, ones in ways.items()}
     keys = _keys(ordered)
-    union = _any_of(keys)
     return Grammar(
         files=list(files),
         anchors=table,
         strict=frozenset(anchor for anchor in ordered if any(d.strict for d in anchors[anchor])),
         keys=keys,
-        text_finder=re.compile(union),
-        byte_finder=re.compile(union.encode("latin-1")),
+        text_finder=re.compile(_any_of(keys)),
         undigited_finder=_undigited(keys),
         digited_finder=_undigited(key for key in keys if re.search(r"[0-9]", key)),
         steady=frozenset(anchor for anchor, dialects in table.items() if all(map(_is_steady, dialects))),

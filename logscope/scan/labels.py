@@ -154,7 +154,7 @@ class _Learned:
         self.known = {tuple(row[at] for at in self._labels) for row in rows} if self._labels or self._stamp else set()
 
     def lines(self, data: bytes, *, final: bool) -> Iterator[Line]:  # noqa: ARG002 - a line is complete
-        """See :class:`~logscope.sources.unwrap.Unwrapping`. A new label is one before a known beginning only."""
+        """See :class:`~logscope.sources.unwrap.Form`. A new label is one before a known beginning only."""
         start, length = 0, len(data)
         while start < length:
             end = data.find(b"\n", start) + 1 or length

@@ -83,8 +83,7 @@ class Found:
     """One record or mark: where it stands, what stood before it, what it says, and its own text.
 
     ``open`` while following lines may still complete it. ``waited``: lines since it was last added to; ``tries``: how
-    often more text was tried; ``source``, ``number``: which text, and which line, it stands in, the rest of which is its
-    own.
+    often more text was tried; ``source``, ``number``: which text and line it stands in, the rest of which is its own.
     """
 
     line: int

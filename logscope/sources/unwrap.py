@@ -118,21 +118,13 @@ def _wrapper(block: Block, recent: deque[tuple[bool, ...]], *, first: bool) -> L
     return None
 
 
-class Unwrapping(Protocol):
-    """Takes single lines out of their wrapper."""
+class Form(Protocol):
+    """A way to wrap single lines; one that is known by itself also has ``fits(data, start, end)``, asked of a line."""
 
     name: str
 
     def lines(self, data: bytes, *, final: bool) -> Iterator[Line]:
         """Yield every line of the data; ends early where the last one is not complete and may still become so."""
-
-
-class Form(Unwrapping, Protocol):
-    """A way to wrap single lines that is known by itself."""
-
-    @staticmethod
-    def fits(data: bytes, start: int, end: int) -> bool:
-        """Tell whether the line data[start:end] is wrapped so."""
 
 
 # What begins so is no continuation: the last part of the line before was lost.
@@ -142,7 +134,7 @@ _BEGINS = re.compile(rb"\[?\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d")
 class Lines:
     """A layer of lines that are wrapped one by one; parts of one line are joined in the place of the first."""
 
-    def __init__(self, form: Unwrapping) -> None:
+    def __init__(self, form: Form) -> None:
         self._form = form
         self._held: Block | None = None
         self._lines = self._odd = self._broken = 0
@@ -267,7 +259,7 @@ class CriLines:
             start = end
 
 
-_FORMS: tuple[type[Form], ...] = (CriLines, JsonLines)
+_FORMS: tuple[type[CriLines | JsonLines], ...] = (CriLines, JsonLines)
 
 
 # UTF-16 with a byte order mark, as PowerShell writes it.
