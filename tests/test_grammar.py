@@ -134,7 +134,7 @@ def test_longer_anchor_falls_back_to_the_shorter() -> None:
 
 
 def test_anchor_search_finds_every_anchor() -> None:
-    """Searching by the rarest part finds each anchor of every grammar, wherever it stands."""
+    """Searching finds each anchor of every grammar, wherever it stands."""
     grammar = grammars.load()
     for anchor in grammar.anchors:
         text = f"[00:00:00 TP0] some text {anchor} and more"

@@ -562,8 +562,8 @@ def _cut(data: bytes) -> tuple[pl.Series, np.ndarray, int]:
 
 
 def _one_pass(grammar: Grammar) -> str | None:
-    """Return an expression that finds any key of a record but the debug anchor's."""
-    keys = [key for key in grammar.keys if grammar.hot is None or key not in grammar.hot]
+    """Return an expression that finds any anchor but the debug anchor's."""
+    keys = [key for key in grammar.anchors if grammar.hot is None or key not in grammar.hot]
     keys = [key for key in keys if not any(other != key and other in key for other in keys)]
     return "|".join(re.sub(r"([.^$*+?{}()|\[\]\\])", r"\\\1", key) for key in keys) or None
 
