@@ -551,14 +551,16 @@ def distinct(names: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 def _cut(data: bytes) -> tuple[pl.Series, np.ndarray, int]:
     """Return a block's lines as text, which of them hold bytes that are not UTF-8 (``?`` there), and how many bytes."""
+    # polars would unpack what begins like an archive.
+    before = b"\n" if data[:1] in (b"x", b"\x1f", b"(") else b""
     try:
-        return pl.read_lines(data).to_series(), np.zeros(0, np.int64), 0
+        return pl.read_lines(before + data).to_series()[len(before) :], np.zeros(0, np.int64), 0
     except pl.exceptions.ComputeError:
         fixed = _ESCAPED.sub("?", data.decode("utf-8", "surrogateescape")).encode()
         raw = np.frombuffer(data, np.uint8)
         bad = np.flatnonzero(raw != np.frombuffer(fixed, np.uint8))
         lines = np.unique(np.searchsorted(np.flatnonzero(raw == ord("\n")), bad))
-        return pl.read_lines(fixed).to_series(), lines, len(bad)
+        return pl.read_lines(before + fixed).to_series()[len(before) :], lines, len(bad)
 
 
 def _one_pass(grammar: Grammar) -> str | None:
