@@ -12,16 +12,18 @@ from __future__ import annotations
 
 import json
 import re
+from collections import defaultdict
 from datetime import UTC, datetime
 from functools import lru_cache
 from itertools import islice
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from logscope.model import NO_PREFIX, Prefix
 from logscope.sources.places import Line, within
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 _SAMPLE = 32  # lines that tell whether texts end with a newline of their own
 _PREFIX = 256  # text before an object, such as a tag
@@ -29,25 +31,29 @@ _LONGEST = 1 << 20  # bytes of a pretty-printed object
 _TEMPLATES, _KNOWN = 16, 4096
 _TRIES = 16  # places in a broken line where a whole object may begin
 
-_MESSAGES = ("log", "message", "msg", "textpayload", "line", "text", "body", "shortmessage")
-_SURE = 3  # so many of them are enough alone; the others need a time, a label or a level beside them
-_TIMES = ("time", "timestamp", "asctime", "ts", "datetime", "sourcerealtimetimestamp", "realtimetimestamp", "date")
-_LEVEL_KEYS = frozenset({"level", "levelname", "severity", "loglevel", "lvl", "priority"})
-_LABELS = {
-    **dict.fromkeys(("hostname", "host", "node", "nodename", "machine"), 0),
-    **dict.fromkeys(("systemdunit", "unit", "service", "servicename", "app", "appname", "job"), 1),
-    **dict.fromkeys(("pod", "podname", "syslogidentifier", "logstream"), 2),
-    **dict.fromkeys(("container", "containername", "tag"), 3),
-    **dict.fromkeys(("replica", "worker", "instance"), 4),
-}
-_RANKS = {
-    **{f"{name}rank": f"{name}_rank" for name in ("tp", "dp", "pp", "ep")},
-    **{name: f"{name}_rank" for name in ("tp", "dp", "pp", "ep")},
-    **dict.fromkeys(("rank", "globalrank", "localrank", "workerrank"), "rank"),
-    **dict.fromkeys(("pid", "processid", "process"), "pid"),
-}
-_TRACES = frozenset({"excinfo", "exctext", "exception", "traceback", "stacktrace", "stack"})
-_PARTS = frozenset({"p", "logtag", "partialmessage", "partiallast"})
+_SURE = 3  # so many keys of messages are enough alone; the others need a time, a label or a level beside them
+_RANK_COLUMNS = ("tp_rank", "dp_rank", "pp_rank", "ep_rank", "rank", "pid")
+# What keys are about (small letters and digits alone), the most telling first within a kind, the outermost label first.
+_KEYS = {
+    name: (kind, place)
+    for kind, groups in {
+        "message": ("log", "message", "msg", "textpayload", "line", "text", "body", "shortmessage"),
+        "time": (
+            "time", "timestamp", "asctime", "ts", "datetime", "sourcerealtimetimestamp", "realtimetimestamp", "date"
+        ),
+        "label": (
+            "hostname host node nodename machine", "systemdunit unit service servicename app appname job",
+            "pod podname syslogidentifier logstream", "container containername tag", "replica worker instance",
+        ),
+        "level": ("level levelname severity loglevel lvl priority",),
+        "trace": ("excinfo exctext exception traceback stacktrace stack",),
+        "stream": ("stream",), "part": ("p logtag partialmessage",), "last": ("partiallast",),
+        "rank": ("rank globalrank localrank workerrank",), "pid": ("pid processid process",),
+        **{f"{one}_rank": (f"{one} {one}rank",) for one in ("tp", "dp", "pp", "ep")},
+    }.items()
+    for place, names in enumerate(groups)
+    for name in names.split()
+}  # fmt: skip
 _TEXT = rb'[^"\\\n]*+(?:\\.[^"\\\n]*+)*+'  # of a JSON string
 _STRING = re.compile(_TEXT)
 _NUMERAL = rb"-?\d[\d.eE+-]*"
@@ -82,81 +88,48 @@ def said_by(text: bytes) -> _Found | None:
         thing = json.loads(text[begin:].rstrip(b" \t\r\n,]").decode("utf-8", "surrogateescape"), strict=False)
     except (ValueError, RecursionError):
         return None
-    return _found(thing)
-
-
-def _found(thing: dict[str, Any]) -> _Found | None:
-    """Return what a JSON object says; None without a message."""
-    message: tuple[int, int, str, str | list[int]] | None = None
-    time: tuple[int, str] | None = None
-    labels: list[tuple[int, str]] = []
-    said: dict[str, tuple[str, str]] = {}
-    ranks: list[tuple[str, int]] = []
-    objects = [(thing, 0, "")]
+    said: dict[str, list[tuple[int, int, str, Any]]] = defaultdict(list)  # by kind: depth, place, key, value
+    objects: list[tuple[dict[str, Any], int, str]] = [(thing, 0, "")]
     for inside, depth, parent in objects:
         for key, value in inside.items():
             if isinstance(value, dict):
                 objects.append((value, depth + 1, key))
                 continue
-            kind, rank = _kind(key, parent)
-            if kind == "message":
-                if isinstance(value, str) or _is_bytes(value):
-                    message = min(message or (9, 0, "", ""), (depth, rank, key, value), key=lambda item: item[:2])
-            elif kind == "time":
-                if (time is None or rank < time[0]) and (stamp := _stamp(value)):
-                    time = (rank, stamp)
-            elif kind == "label":
-                if isinstance(value, str) and value:
-                    labels.append((rank, value))
-            elif kind and isinstance(value, (str, int)):
-                number = str(value)
-                if kind not in _RANK_COLUMNS:
-                    said.setdefault(kind, (key, number))
-                elif number.isdigit() and len(number) < 10:
-                    ranks.append((kind, int(number)))
-    if message is None or (message[1] >= _SURE and not (time or labels or said)):
+            kind, place = _kind(key, parent)
+            if kind and _FITS.get(kind, _is_said)(value):
+                said[kind].append((depth, place, key, value))
+    messages = said.pop("message", [])
+    known = any(kind not in _RANK_COLUMNS for kind in said)
+    if not messages:
         return None
-    nothing = ("", "")
-    names = dict.fromkeys(name for _, name in sorted(labels, key=lambda label: label[0]))
-    level = said.get("level", nothing)[1]
-    columns: dict[str, Any] = dict(ranks)
+    _, place, key, message = min(messages, key=itemgetter(0, 1))
+    if place >= _SURE and not known:
+        return None
+
+    def first(kind: str) -> tuple[str, str]:
+        return next(((key, str(value)) for _, _, key, value in said[kind]), ("", ""))
+
+    labels = dict.fromkeys(value for *_, value in sorted(said["label"], key=itemgetter(1)))
+    numbers = [(kind, str(value)) for kind in _RANK_COLUMNS for *_, value in said[kind]]
+    columns: dict[str, Any] = {kind: int(text) for kind, text in numbers if text.isdigit() and len(text) < 10}
     # A rank of no known kind tells no writers apart.
-    extra = [
-        (name, value)
-        for name, value in (("level", level), ("rank", columns.pop("rank", None)))
-        if value not in ("", None)
-    ]
-    origin = Prefix(origin="/".join(names) or None, extra=tuple(extra), **columns)
-    stream = said.get("stream", nothing)[1]
-    part: bool | None = None
-    if tag := said.get("part"):
-        part = tag[1] in ("P", "true", "True") and said.get("last", nothing)[1] not in ("true", "True")
-    trace = said.get("trace", nothing)
-    return _Found(message[2], message[3], trace if "\n" in trace[1] else None, time and time[1], origin, stream, part)
-
-
-_RANK_COLUMNS = frozenset(_RANKS.values())
+    extra = [("level", first("level")[1]), ("rank", columns.pop("rank", None))]
+    origin = Prefix(
+        origin="/".join(labels) or None, extra=tuple(one for one in extra if one[1] not in ("", None)), **columns
+    )
+    part = None
+    if said["part"]:
+        part = first("part")[1] in ("P", "true", "True") and first("last")[1] not in ("true", "True")
+    trace = first("trace")
+    stream, time = first("stream")[1], _stamp(min(said["time"], key=itemgetter(1))[3]) if said["time"] else None
+    return _Found(key, message, trace if "\n" in trace[1] else None, time, origin, stream, part)
 
 
 @lru_cache(maxsize=4096)
-def _kind(key: str, parent: str) -> tuple[str | None, int]:
+def _kind(key: str, parent: str) -> tuple[str, int]:
     """Return what a key of an object is about, and its place among those of its kind."""
-    name = re.sub(r"[^a-z0-9]", "", key.lower())
-    if name == "name":  # {"pod": {"name": ...}}
-        name = re.sub(r"[^a-z0-9]", "", parent.lower())
-    for kind, names in (("message", _MESSAGES), ("time", _TIMES)):
-        if name in names:
-            return kind, names.index(name)
-    if name in _LABELS:
-        return "label", _LABELS[name]
-    if name in _RANKS:
-        return _RANKS[name], 0
-    for kind, known in (("level", _LEVEL_KEYS), ("trace", _TRACES), ("stream", {"stream"})):
-        if name in known:
-            return kind, 0
-    if name in _PARTS:
-        return "last" if name == "partiallast" else "part", 0
-    return None, 0
+    name, above = (re.sub(r"[^a-z0-9]", "", one.lower()) for one in (key, parent))
+    return _KEYS.get(above if name == "name" else name, ("", 0))  # {"pod": {"name": ...}}
 
 
 def _is_bytes(value: Any) -> bool:
@@ -177,6 +150,18 @@ def _stamp(value: Any) -> str | None:
         return datetime.fromtimestamp(seconds, UTC).isoformat().replace("+00:00", "Z")
     except (TypeError, ValueError, OverflowError, OSError):
         return None
+
+
+def _is_said(value: Any) -> bool:
+    return isinstance(value, (str, int))
+
+
+# Which values of a kind count.
+_FITS: dict[str, Callable[[Any], bool]] = {
+    "message": lambda value: isinstance(value, str) or _is_bytes(value),
+    "label": lambda value: isinstance(value, str) and value != "",
+    "time": lambda value: _stamp(value) is not None,
+}
 
 
 @lru_cache(maxsize=4096)
@@ -232,7 +217,7 @@ class _Template:
                 elif kind == "time" and "when" not in groups and _stamp(value) == said.time:
                     kind = "when"
                 elif kind in ("time", "message"):
-                    kind = None
+                    kind = ""
                 if kind != "trace":  # stays as it is: a line with a traceback is read in full
                     shape = b'"%s"' % (b"(%s)" if kind else b"%s") if token[2] else b"(%s)" if kind else b"%s"
                     pattern[-1] = shape % (_TEXT if token[2] else _NUMERAL)
