@@ -170,7 +170,7 @@ class Record:
     copies
         how many writers printed it, the differing ones included.
     others
-        the further occurrences, in file order, when they are kept (``keep_copies``); else empty.
+        the further occurrences, in file order.
     variants
         occurrences of writers that printed another value in the same place.
     """

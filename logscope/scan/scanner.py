@@ -264,13 +264,15 @@ class Scanner:
             return None
         if Anchored(grammar, latin).limit(len(found[1])) != len(latin):
             return None
-        reading = grammar.read(latin, 0, found[1], len(latin))
-        if reading is None or reading.open is not None or reading.end != len(latin):
+        payload = self._entire(latin, found[1])
+        return payload if payload is not None and payload.site and payload.event != "capture_plan" else None
+
+    def _entire(self, text: str, anchor: str) -> Payload | None:
+        """Read a text (of one character per byte) that is one whole event; None when it is more or less than that."""
+        reading = self.grammar.read(text, 0, anchor, len(text))
+        if reading is None or reading.open is not None or reading.end != len(text):
             return None
-        payload = reading.payload
-        if payload.kind != "event" or payload.intact != "whole" or payload.site is None:
-            return None
-        return payload if payload.event != "capture_plan" else None
+        return reading.payload if (reading.payload.kind, reading.payload.intact) == ("event", "whole") else None
 
     # ---------------------------------------------------------------------------------------------------- other lines
 
@@ -338,25 +340,19 @@ class Scanner:
             return  # It is counted every time.
         if seen != _NONE and not _due(self._kinds, key):
             return
-        reading = grammar.read(text, at, anchor, len(text))
-        if reading is None:
+        if grammar.read(text, at, anchor, len(text)) is None:
             if grammar.digited_finder.search(key) is None:
                 self._kinds[key] = _NONE
                 _remember(self._refused, line.translate(_NOUGHTS), None)
             return
-        payload = reading.payload
-        if payload.kind != "event" or payload.intact != "whole" or reading.open is not None or payload.site is not None:
-            return
-        if reading.end != len(text):
+        payload = self._entire(text[at:], anchor)
+        if payload is None or payload.site is not None:
             return
         same = [getattr(payload, name) for name in _COLUMNS]
 
         def read(probe: str) -> dict[str, Any] | None:
-            again = grammar.read(probe, 0, anchor, len(probe)) if probe.startswith(anchor) else None
-            if again is None or again.open is not None or again.end != len(probe):
-                return None
-            said = again.payload
-            if said.length != len(probe) or [getattr(said, name) for name in _COLUMNS] != same:
+            said = self._entire(probe, anchor) if probe.startswith(anchor) else None
+            if said is None or said.length != len(probe) or [getattr(said, name) for name in _COLUMNS] != same:
                 return None
             return said.fields
 

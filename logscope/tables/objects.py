@@ -19,17 +19,14 @@ if TYPE_CHECKING:
     from logscope.tables.tables import Tables
 
 
-def items(tables: Tables, *, copies: bool = True) -> Iterator[Item]:
-    """Yield segments, forward passes and server lines, file by file, in the order of their first lines.
-
-    ``copies`` False leaves out the places of copies that say word for word what the first one says.
-    """
+def items(tables: Tables) -> Iterator[Item]:
+    """Yield segments, forward passes and server lines, file by file, in the order of their first lines."""
     places = [
         table.select("file", "offset", row=pl.int_range(pl.len()) * sign + shift)
         for table, sign, shift in ((tables.passes, 1, 0), (tables.server, -1, -1))
     ]
     order = pl.concat(places).sort("file", "offset", maintain_order=True)["row"].to_list()
-    passes, server = _forwards(tables, copies=copies), _server_events(tables)
+    passes, server = _forwards(tables), _server_events(tables)
     waiting = tables.segments
     at = {(one.file, one.number): number for number, one in enumerate(waiting)}
     told = 0
@@ -50,8 +47,8 @@ def _server_events(tables: Tables) -> list[ServerEvent]:
     ]
 
 
-def _forwards(tables: Tables, *, copies: bool) -> list[ForwardPass]:
-    records = _records(tables, copies=copies)
+def _forwards(tables: Tables) -> list[ForwardPass]:
+    records = _records(tables)
     names = ("number", "segment", "group", "role", "file", "phase", "evidence", "why", "during", "complete")
     made = []
     for row in tables.passes.select(*names, "expected", "time", "first", "last").iter_rows():
@@ -61,7 +58,7 @@ def _forwards(tables: Tables, *, copies: bool) -> list[ForwardPass]:
     return made
 
 
-def _records(tables: Tables, *, copies: bool) -> list[Record]:
+def _records(tables: Tables) -> list[Record]:
     columns = tables.records.select("head", "norm", "slack", "values", "length", "copies")
     made: list[Record] = []
     said: list[Payload] = []
@@ -70,8 +67,6 @@ def _records(tables: Tables, *, copies: bool) -> list[Record]:
         made.append(Record((0, 0, NO_PREFIX, said[-1]), number))
     firsts = set(tables.records["print"].to_list())
     prints = tables.prints.with_row_index("row")
-    if not copies:
-        prints = prints.filter(pl.col("head").is_not_null() | pl.col("row").is_in(firsts))
     for row, record, line, offset, prefix, same, norm, slack, values, _, head, length in prints.iter_rows():
         payload = said[record] if head is None else tables.heads[head].filled(norm, slack, values, length)
         occurrence: Occurrence = (line, offset, tables.prefixes[prefix], payload)

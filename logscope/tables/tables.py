@@ -133,9 +133,9 @@ class Tables:
         """Yield the fixed event records of the (selected) events, in file order."""
         return frames.event_rows(self.events(select=select))
 
-    def items(self, *, copies: bool = True) -> Iterator[Item]:
+    def items(self) -> Iterator[Item]:
         """Yield the same as objects (:func:`logscope.tables.objects.items`)."""
-        return objects.items(self, copies=copies)
+        return objects.items(self)
 
 
 def with_records(passes: pl.DataFrame, records: pl.DataFrame) -> pl.DataFrame:
