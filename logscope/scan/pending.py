@@ -157,15 +157,11 @@ class Pending:
         spare = _IN_VAIN * len(text)
         position = search = 0
         records = 0
-        while True:
-            found = grammar.find(text, search)
-            if found is None:
-                break
+        while (found := grammar.find(text, search)) is not None:
             at, anchor = found
-            after = at + len(anchor)
+            after = search = at + len(anchor)
             if anchored.quoted(at, position):
                 self.accounting.quoted += self._would_be(text, at, anchor)
-                search = after
                 continue
             limit = reach = anchored.limit(after)
             if spare > 0:
@@ -180,10 +176,10 @@ class Pending:
                 spare -= limit - at
                 search = at + 1
                 continue
+            search = max(reading.end, after)
             payload = reading.payload
             if payload.kind == "quoted":
                 self.accounting.quoted += 1
-                search = max(reading.end, after)
                 continue
             start = max(position, at - LONGEST_BEFORE)
             begin, prefix = self._before(text[start:at], anchor)
@@ -191,7 +187,6 @@ class Pending:
             line, offset = self._here.place(begins + at)
             if payload.kind == "mark":
                 self._queue.append(Found(line, offset, prefix, payload))
-                search = max(reading.end, after)
                 continue
             raised = None
             if not position and (self._traces.waiting or payload.event in _CRASHES):
@@ -201,13 +196,11 @@ class Pending:
                 ended = self._traces.end(text[:limit], prefix, self._number, mismatch)
                 if ended and mismatch is None and anchor not in grammar.strict:
                     self._part_of()
-                    search = max(reading.end, after)
                     continue
             elif self.waiting and text[position:begin].strip():
                 self._offer(text[position:begin], NO_PREFIX)
             if payload.event in _CRASHES:
-                if raised is None and _RAISED.search(text, position, at):
-                    search = max(reading.end, after)  # in the middle of a sentence
+                if raised is None and _RAISED.search(text, position, at):  # in the middle of a sentence
                     continue
                 if raised is not None:
                     payload.fields["exception"] = raised[0][:-2]
@@ -219,7 +212,7 @@ class Pending:
             entry = Found(line, offset, prefix, payload, text[at : max(reading.end, at + payload.length)])
             self._admit(entry, reading, text, at, anchor, limit)
             records += 1
-            position = search = max(reading.end, after)
+            position = search
         rest = text[position:]
         if self.waiting and (rest.strip() or records == 0):
             end, prefix = self.grammar.peel(rest) if records == 0 else (0, NO_PREFIX)

@@ -47,8 +47,8 @@ def unwrap(
     a file, what did not fit. Lines may be held back, at most 1 MiB of them, until the next part of the first has come.
     ``labels`` makes the layer that learns what stands before lines, innermost, for each file.
     """
-    learned: Layer | None = None
     layers: list[Layer] = []
+    learned: list[Layer] = []  # none, or the one of this file
     recent: deque[tuple[bool, ...]] = deque(maxlen=_RECENT)
     size = lines = 0  # of the file, read since the last block was given
     for block in blocks:
@@ -66,9 +66,9 @@ def unwrap(
             if isinstance(layers[number], _Utf16):  # lines are those of its signs, not of its bytes
                 physical = ready
         if labels is not None:
-            learned = learned or labels()
-            ready = [inner for outer in ready for inner in learned.take(outer)]
-        if layers or learned is not None:
+            learned = learned or [labels()]
+            ready = [inner for outer in ready for inner in learned[0].take(outer)]
+        if layers or learned:
             size += len(block.data)
             lines += sum(part.newlines or part.data.count(b"\n") for part in physical)
             lines += bool(block.final and physical[-1].data) and not physical[-1].data.endswith(b"\n")
@@ -76,11 +76,10 @@ def unwrap(
                 part.read, size, lines = (size, lines), 0, 0
         yield from ready
         if block.final:
-            for layer in [*layers, *([learned] if learned is not None else [])]:
+            for layer in [*layers, *learned]:
                 layer.tell(warn)
-            layers.clear()
+            layers, learned = [], []
             recent.clear()
-            learned = None
 
 
 class Layer(Protocol):
