@@ -13,6 +13,9 @@ import numpy as np
 import polars as pl
 
 from logscope.model import CAPTURE_EVENTS, Accounting, Payload, Prefix, Segment
+from logscope.report import plain
+from logscope.scan import chunk
+from logscope.scan.chunk import VALUES
 from logscope.tables import frames, objects
 from logscope.tables.schema import INDICES, PASSES, TABLES, frame
 
@@ -125,6 +128,11 @@ class Tables:
             raise TypeError("nothing can read the texts of these tables")
         return self.read(said)
 
+    def fields(self, row: int) -> dict[str, Any]:
+        """Return every key = value of a server row as typed JSON: nan and inf as their names."""
+        found: dict[str, Any] = plain(self.payload(row).fields)
+        return found
+
     def events(self, names: Sequence[str] | None = None, select: Select | None = None) -> pl.DataFrame:
         """Return one row per (selected) event, copies included, in file order; ``names`` are the columns wanted."""
         return frames.events(frames.Held(self), names, select)
@@ -183,11 +191,11 @@ def with_records(passes: pl.DataFrame, records: pl.DataFrame) -> pl.DataFrame:
 
 
 def value_keys(values: pl.Series) -> pl.Series:
-    """Return a number for every list of first values, equal where these are, in any process that has the same polars.
-
-    0.0 is -0.0, nan is nan, null stays null. Two of a million distinct lists have one number with a chance of 3e-8.
-    """
-    return values.hash().set(values.is_null(), None)
+    """Return the scan's number for every list of first values: equal where these are (nan is nan), null for null."""
+    count = values.list.len().fill_null(0).clip(0, VALUES).to_numpy()
+    table = np.full((len(values), VALUES), np.nan)
+    table[np.arange(VALUES) < count[:, None]] = values.filter(count > 0).list.head(VALUES).explode().to_numpy()
+    return pl.Series(chunk.value_keys(table, count)).set(values.is_null(), None)
 
 
 def _joined(lists: list[list[Any]]) -> tuple[list[Any], list[int]]:
