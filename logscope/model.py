@@ -16,9 +16,12 @@ From small to large::
 
 from __future__ import annotations
 
-import math
+from copy import copy
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 Role: TypeAlias = Literal["target", "draft"]
 Phase: TypeAlias = Literal["extend", "decode", "verify", "draft_extend", "idle", "unknown"]
@@ -131,55 +134,16 @@ class Payload:
     column: int | None = None
     length: int = 0
 
-    def with_fields(self, fields: dict[str, Any], length: int) -> Payload:
-        """Return what a whole server line of the same kind says that has other fields."""
-        return Payload("event", self.event, self.site, self.role, fields=fields, length=length)
-
-    def sibling(self, norm: float, head: tuple[float, ...], length: int) -> Payload:
-        """Return what a whole record says that differs in norm and head only, printed exactly; the fields are shared.
-
-        Made by the million: positional arguments are several times faster than ``dataclasses.replace``.
-        """
-        return Payload(
-            "event",
-            self.event,
-            self.site,
-            self.role,
-            self.layer,
-            self.shape,
-            self.rows,
-            self.width,
-            norm,
-            self.norm_resolution,
-            False,
-            head,
-            None,
-            self.mode,
-            self.fields,
-            "whole",
-            None,
-            None,
-            length,
-        )
+    def filled(self, norm: float | None, slack: float, values: Sequence[float] | None, length: int) -> Payload:
+        """Return the payload of a record from what many share and what is its own."""
+        made = copy(self)
+        made.norm, made.norm_resolution, made.head, made.length = norm, slack, tuple(values) if values else None, length
+        return made
 
     @property
     def usable(self) -> bool:
         """True when its values may enter a statistic: whole or partial."""
         return self.intact in ("whole", "partial")
-
-    @property
-    def rms(self) -> float | None:
-        """Is norm / sqrt(rows x width): does not grow with rows. None when a part is missing or the tensor is empty."""
-        if self.norm is None or not self.rows or not self.width:
-            return None
-        return self.norm / math.sqrt(self.rows * self.width)
-
-    @property
-    def finite(self) -> bool:
-        """False when the norm or a head value is nan or inf."""
-        if self.norm is not None and not math.isfinite(self.norm):
-            return False
-        return self.head is None or all(map(math.isfinite, self.head))
 
 
 # line (1-based), byte offset of the anchor, prefix, payload. A plain tuple: a gigabyte of log holds four million.
@@ -206,7 +170,7 @@ class Record:
     copies
         how many writers printed it, the differing ones included.
     others
-        the further occurrences, in file order, when they are kept (``keep_copies``); else empty.
+        the further occurrences, in file order.
     variants
         occurrences of writers that printed another value in the same place.
     """
@@ -262,10 +226,7 @@ class ForwardPass:
 
     def first_of(self, *events: str) -> Record | None:
         """Return its first usable record of one of these events, or None."""
-        for record in self.records:
-            if record.payload.event in events and record.payload.usable:
-                return record
-        return None
+        return next((one for one in self.records if one.payload.event in events and one.payload.usable), None)
 
     @property
     def captures(self) -> list[Record]:
@@ -285,12 +246,8 @@ class ForwardPass:
     @property
     def rows(self) -> int | None:
         """Rows of the pass: of the first record that prints them (a LAST join has fewer and is asked last)."""
-        for record in self.records:
-            payload = record.payload
-            if payload.rows is not None and payload.event != "aux_concat":
-                return payload.rows
-        join = self.join
-        return join.payload.rows if join is not None else None
+        by_turn = sorted(self.records, key=lambda record: record.payload.event == "aux_concat")
+        return next((one.payload.rows for one in by_turn if one.payload.rows is not None), None)
 
     @property
     def line(self) -> int:
@@ -404,19 +361,8 @@ class Accounting:
 
     def as_dict(self) -> dict[str, int]:
         """Return the fixed JSON form (``quoted`` is a fact, not part of it)."""
-        return {
-            "bytes": self.bytes,
-            "lines": self.lines,
-            "records": self.records,
-            "whole": self.whole,
-            "partial": self.partial,
-            "rejoined": self.rejoined,
-            "cut": self.cut,
-            "unparsed": self.unparsed,
-            "other_lines": self.other_lines,
-            "invalid_utf8_bytes": self.invalid_utf8_bytes,
-            "glued": self.glued,
-        }
+        counts = {name: getattr(self, name) for name in self.__slots__ if name != "quoted"}
+        return {"bytes": counts.pop("bytes"), "lines": counts.pop("lines"), "records": self.records} | counts
 
 
 Severity: TypeAlias = Literal["error", "warning", "note"]
@@ -442,16 +388,8 @@ class Finding:
 
     def as_dict(self) -> dict[str, Any]:
         """Return the fixed JSON form."""
-        return {
-            "rule": self.rule,
-            "severity": self.severity,
-            "message": self.message,
-            "where": None if self.where is None else {"file": self.where.file, "line": self.where.line},
-            "expected": self.expected,
-            "actual": self.actual,
-            "evidence": self.evidence,
-            "help": self.help,
-        }
+        where = self.where and {"file": self.where.file, "line": self.where.line}
+        return {name: getattr(self, name) for name in self.__slots__} | {"where": where}
 
 
 def num_aux(payload: Payload) -> int | None:

@@ -7,10 +7,7 @@ known of the files (:class:`Reading`). It must not know what is asked, nor how a
 from __future__ import annotations
 
 import os
-import queue
-import threading
 from collections import deque
-from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import count
 from typing import TYPE_CHECKING, Any
@@ -21,13 +18,13 @@ from logscope.passes.finder import Finder
 from logscope.report import Context
 from logscope.scan.labels import Labels
 from logscope.scan.scanner import LISTED_LINES, Scanner
-from logscope.sources.blocks import Block
 from logscope.sources.inputs import expand, is_remote
 from logscope.sources.tail import follow
 from logscope.sources.unwrap import unwrap
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    import threading
+    from collections.abc import Callable, Iterable, Iterator
 
     from logscope.grammar import Grammar
     from logscope.model import Payload
@@ -68,20 +65,22 @@ class Reading:
             if known is not None:
                 self.origins[source.name] = known
 
-    def note_misses(self, tables: Tables) -> None:
-        """Keep where the first texts stand that look like records and are none, and why they are none."""
-        if len(self.misses) < MISSES:
+    def note(self, accounting: Accounting, tables: Tables | None) -> Iterator[Tables]:
+        """Count what was read, keep where and why the first texts only look like records; hand on a batch."""
+        self.accounting.add(accounting)
+        if tables is not None:
             server = tables.server
             for row in (server["kind"] == "unparsed").arg_true().head(MISSES - len(self.misses)).to_list():
                 place = Place(tables.files[server["file"][row]], server["line"][row])
                 self.misses.append((place, tables.payload(row).reason))
+            yield tables
 
     def context(self) -> Context:
         """Return what questions may ask for."""
         return Context(list(self.files), self.accounting, list(self.warnings), dict(self.origins))
 
 
-def sources_of(inputs: Iterable[Any], *, limit: int | None = None, quiet: bool = False) -> list[Source]:
+def sources_of(inputs: Iterable[Any], *, quiet: bool = False) -> list[Source]:
     """Return the sources the inputs name; remote ones are fetched first, through the user's ssh.
 
     On a terminal it is shown how far a fetch has got, unless ``quiet``.
@@ -98,10 +97,10 @@ def sources_of(inputs: Iterable[Any], *, limit: int | None = None, quiet: bool =
         if isinstance(item, str) and is_remote(item):
             from logscope.sources.remote import remote_sources  # noqa: PLC0415 - only who names a remote log pays for it
 
-            remote += remote_sources(item, limit=limit, quiet=quiet)
+            remote += remote_sources(item, quiet=quiet)
         else:
             local.append(item)
-    return [*(expand(local, limit=limit) if local or not remote else []), *remote]
+    return [*(expand(local) if local or not remote else []), *remote]
 
 
 def batches(
@@ -109,9 +108,11 @@ def batches(
     grammar: Grammar,
     reading: Reading,
     *,
-    on_block: Callable[[Block], None] | None = None,
+    on_block: Callable[[int, str], None] | None = None,
 ) -> Iterator[Tables]:
     """Read the sources one after the other; yield a batch of tables whenever something is known.
+
+    ``on_block`` is told how many further bytes were read, of which file.
 
     Raises
     ------
@@ -125,20 +126,16 @@ def batches(
         invalid: list[int] = []
         wrong = 0
         for chunk in _chunks(source, grammar):
-            found = finder.add(chunk)
-            reading.accounting.add(chunk.accounting)
             wrong += chunk.accounting.invalid_utf8_bytes
             invalid += chunk.invalid_lines
-            if found is not None:
-                reading.note_misses(found)
-                yield found
+            yield from reading.note(chunk.accounting, finder.add(chunk))
             if on_block is not None:
-                on_block(Block(source.name, chunk.end - chunk.size, 0, bytes(chunk.size)))
-        last = finder.end()
-        if last is not None:
-            reading.note_misses(last)
-            yield last
-        _warn(reading, source, wrong, invalid)
+                on_block(chunk.size, source.name)
+        yield from reading.note(Accounting(), finder.end())
+        reading.warnings.extend(source.warnings)
+        if wrong:
+            lines = ", ".join(map(str, invalid)) + (", ..." if len(invalid) >= LISTED_LINES else "")
+            reading.warnings.append(f"{source.name}: {wrong} bytes are not UTF-8 (lines {lines}); kept as they are")
 
 
 def reader(grammar: Grammar) -> Callable[[bytes], Payload]:
@@ -164,48 +161,13 @@ def _chunks(source: Source, grammar: Grammar) -> Iterator[Chunk]:
     if source.size is None or source.size < _AHEAD:
         yield from chunks
         return
-    ahead: queue.Queue[Any] = queue.Queue(maxsize=1)
-    over = threading.Event()
+    from concurrent.futures import ThreadPoolExecutor  # noqa: PLC0415 - only a large file pays for it
 
-    def put(one: Any) -> bool:
-        while not over.is_set():
-            with suppress(queue.Full):
-                ahead.put(one, timeout=0.1)
-                return True
-        return False
-
-    def scan() -> None:
-        last: Any = None
-        try:
-            for chunk in chunks:
-                if not put(chunk):
-                    return
-        except BaseException as error:  # noqa: BLE001 - raised again where it can be shown
-            last = error
-        put(last)
-
-    worker = threading.Thread(target=scan, name="scan", daemon=True)
-    worker.start()
-    try:
-        while True:
-            found = ahead.get()
-            if found is None:
-                return
-            if isinstance(found, BaseException):
-                raise found
-            yield found
-    finally:
-        over.set()
-        worker.join()
-
-
-def _warn(reading: Reading, source: Source, wrong: int, invalid_lines: Sequence[int]) -> None:
-    """Say what was wrong with an input, in sentences."""
-    reading.warnings.extend(source.warnings)
-    if wrong:
-        lines = ", ".join(map(str, invalid_lines))
-        more = ", ..." if len(invalid_lines) >= LISTED_LINES else ""
-        reading.warnings.append(f"{source.name}: {wrong} bytes are not UTF-8 (lines {lines}{more}); kept as they are")
+    with ThreadPoolExecutor(1, "scan") as thread:
+        ahead = thread.submit(next, chunks, None)
+        while (chunk := ahead.result()) is not None:
+            ahead = thread.submit(next, chunks, None)
+            yield chunk
 
 
 def followed_batches(
@@ -229,11 +191,22 @@ def followed_batches(
         it cannot be read.
 
     """
+    if isinstance(what, (list, tuple)):
+        if len(what) != 1:
+            advice = "follow each log in a terminal of its own"
+            raise UsageError(f"--follow takes one log, not {len(what)}", help=advice)
+        what = what[0]
+    warn = _noting(reading, warn)
+    if isinstance(what, str) and is_remote(what):
+        from logscope.sources.remote import follow_blocks  # noqa: PLC0415 - only who names a remote log pays for it
+
+        blocks = follow_blocks(what, stop=stop, idle=idle, warn=warn)
+    else:
+        blocks = follow(what, stop=stop, idle=idle, warn=warn)
     finder: Finder | None = None
     last: Finder | None = None
     scanner = Scanner(grammar)
-    warn = _noting(reading, warn)
-    for block in unwrap(_followed_blocks(_one(what), stop=stop, idle=idle, warn=warn), warn, lambda: Labels(grammar)):
+    for block in unwrap(blocks, warn, lambda: Labels(grammar)):
         if block is None:
             yield None
             continue
@@ -243,26 +216,10 @@ def followed_batches(
             if block.file not in reading.files:
                 reading.files.append(block.file)
         chunk = scanner.feed(block)
-        reading.accounting.add(chunk.accounting)
-        found = finder.add(chunk)
-        if found is not None:
-            yield found
+        yield from reading.note(chunk.accounting, finder.add(chunk))
         if block.final:
-            found = finder.end()
-            if found is not None:
-                yield found
+            yield from reading.note(Accounting(), finder.end())
             finder, last = None, finder
-
-
-def _followed_blocks(
-    what: Any, *, stop: threading.Event | None, idle: float | None, warn: Callable[[str], None]
-) -> Iterator[Block | None]:
-    """Yield the blocks of a growing local or remote log; None when nothing is new."""
-    if isinstance(what, str) and is_remote(what):
-        from logscope.sources.remote import follow_blocks  # noqa: PLC0415 - only who names a remote log pays for it
-
-        return follow_blocks(what, stop=stop, idle=idle, warn=warn)
-    return follow(what, stop=stop, idle=idle, warn=warn)
 
 
 def _noting(reading: Reading, warn: Callable[[str], None]) -> Callable[[str], None]:
@@ -277,14 +234,3 @@ def _noting(reading: Reading, warn: Callable[[str], None]) -> Callable[[str], No
         warn(text)
 
     return note
-
-
-def _one(what: Any) -> Any:
-    """Return the one log that was named."""
-    if isinstance(what, (list, tuple)):
-        if len(what) != 1:
-            raise UsageError(
-                f"--follow takes one log, not {len(what)}", help="follow each log in a terminal of its own"
-            )
-        return what[0]
-    return what

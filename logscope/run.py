@@ -13,6 +13,7 @@ from typing import IO, TYPE_CHECKING, Any, Literal, TypeAlias
 from logscope import grammar as grammars_module
 from logscope.asking import Asked
 from logscope.errors import NothingRecognised
+from logscope.model import ForwardPass, ServerEvent
 from logscope.reading import Reading, batches, followed_batches, sources_of
 from logscope.tables.tables import Tables
 
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
     from logscope.contract import Contract
     from logscope.diffing.report import DiffReport
-    from logscope.model import Accounting, ForwardPass, Segment, ServerEvent
+    from logscope.model import Accounting, Segment
     from logscope.plot import Plot
     from logscope.queries.acceptance import Window
     from logscope.queries.acceptance.report import By
@@ -168,15 +169,11 @@ class Run:
     @property
     def forwards(self) -> Sequence[ForwardPass]:
         """Forward passes of target and draft, in order."""
-        from logscope.model import ForwardPass  # noqa: PLC0415 - kept beside its only use
-
         return [item for item in self.items if isinstance(item, ForwardPass)]
 
     @property
     def server(self) -> Sequence[ServerEvent]:
         """Server lines, unparsed text included."""
-        from logscope.model import ServerEvent  # noqa: PLC0415 - kept beside its only use
-
         return [item for item in self.items if isinstance(item, ServerEvent)]
 
     def selected(self, select: Select) -> Run:

@@ -94,9 +94,9 @@ def answered(question: Any, items: Any, context: Context | None = None) -> Any:
     return question.report(question.combine([question.partial(from_items(items))]), context or Context())
 
 
-def label(data: bytes, *, keep_copies: bool = True, step: int | None = None) -> list[Any]:
+def label(data: bytes, *, step: int | None = None) -> list[Any]:
     """Return the items of a log: segments, forward passes with their phases, server lines."""
-    return list(tables(data, step=step).items(copies=keep_copies))
+    return list(tables(data, step=step).items())
 
 
 def gathered(rows: list[tuple[Any, ...]], writers: int, *, buffered: bool) -> list[int]:

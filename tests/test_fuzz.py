@@ -280,11 +280,11 @@ REAL = [real_bytes(run)[-200_000:] for run in ("healthy-topk1", "style-alt", "cu
 REAL += [log.read_bytes() for log in CASE_LOGS]
 
 
-def read(data: bytes, *, keep_copies: bool = True) -> tuple[Parser, list[Item]]:
+def read(data: bytes) -> tuple[Parser, list[Item]]:
     """Parse and label bytes."""
     parser = Parser(GRAMMAR, "x.log")
     parser.feed(Block("x.log", 0, 1, data, final=True))
-    return parser, label(data, keep_copies=keep_copies)
+    return parser, label(data)
 
 
 def questions() -> list[Any]:

@@ -219,6 +219,14 @@ def test_values_of_damaged_records_are_true() -> None:
         assert payload.intact == "cut" or payload.norm in (None, whole[3].norm)
 
 
+@pytest.mark.parametrize("magic", [b"x^", b"x\x01", b"\x1f\x8b\x08", b"\x28\xb5\x2f\xfd"])
+def test_text_that_begins_like_an_archive(magic: bytes) -> None:
+    """A block whose first bytes an archive could have is read as the text it is."""
+    data = magic + b"EAGLE3_DEBUG[a] x: norm=1.5\nEAGLE3_DEBUG[a] y: norm=2.5\n"
+    assert [columns(o) for o in parse_bytes(data)[1]] == [columns(o) for o in parse_bytes(data, quick=False)[1]]
+    assert [o[3].norm for o in parse_bytes(data)[1]] == [1.5, 2.5]
+
+
 @settings(max_examples=300, deadline=None)
 @given(
     st.lists(

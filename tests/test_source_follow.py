@@ -218,17 +218,6 @@ def test_ten_thousand_lines_and_a_rotation(log):
     assert sum(block.final for block in got) == 2
 
 
-def test_from_the_end_keeps_true_places(log):
-    """Following from the end gives only what comes, with its true line, and marks what was left out."""
-    log.write_bytes(b"old\n" * 1000 + b"unfinished")
-    follower = Follower(log, from_start=False)
-    assert follower.new() == []
-    with appending(log) as file:
-        file.write(b" line\nnew\n")
-    (block,) = follower.new()
-    assert (block.line, block.offset, block.data, block.gap) == (1001, 4000, b"unfinished line\nnew\n", True)
-
-
 def test_stop_and_idle_end_it(log):
     """A stop is seen within one poll, idling ends by itself, and both end in a final block."""
     log.write_bytes(b"line\n")

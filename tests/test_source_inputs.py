@@ -259,7 +259,7 @@ def test_a_saved_run_is_returned_marked():
     (source,) = expand("logs/good.run")
     assert (source.saved_run, source.name) == (True, "logs/good.run")
     with pytest.raises(InputError, match="saved run"):
-        source.blocks()
+        list(source.blocks())
     (source,) = expand("logs")
     assert not source.saved_run
     assert "good.run (a saved run)" in source.warnings[0]

@@ -20,6 +20,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from logscope.model import Prefix
 from logscope.sources.blocks import Block
 from logscope.sources.excerpts import lines_around, physical_lines, texts
 from logscope.sources.inputs import expand
@@ -219,31 +220,31 @@ def test_the_text_comes_out_with_its_places(kind, size, variant):
 @pytest.mark.parametrize(
     ("kind", "time", "label", "said"),
     [
-        ("docker", "2026-09-26T10:00:00.123456789Z", None, {"stream": "stderr"}),
-        ("logger", "2026-09-26T10:00:00.123", "sglang-0", {"level": "INFO", "ranks": (("rank", 3),)}),
-        ("cloud", "2026-09-26T10:00:00.123Z", "sglang-0/main", {"level": "ERROR"}),
-        ("kibana", "2026-09-26T10:00:00.123Z", "gpu-01/sglang-0", {"level": "info"}),
-        ("fluentd", "2026-09-26T10:00:00+00:00", "kube.sglang-0", {"stream": "stdout"}),
+        ("docker", "2026-09-26T10:00:00.123456789Z", None, {}),
+        ("logger", "2026-09-26T10:00:00.123", "sglang-0", {"extra": (("level", "INFO"), ("rank", 3))}),
+        ("cloud", "2026-09-26T10:00:00.123Z", "sglang-0/main", {"extra": (("level", "ERROR"),)}),
+        ("kibana", "2026-09-26T10:00:00.123Z", "gpu-01/sglang-0", {"extra": (("level", "info"),)}),
+        ("fluentd", "2026-09-26T10:00:00+00:00", "kube.sglang-0", {}),
         ("logcli", "2026-09-26T10:00:00.123Z", "sglang/sglang-0", {}),
         (
             "journald",
             "2026-09-26T10:00:00.123456Z",
             "gpu-01/sglang-0.service",
-            {"level": "6", "ranks": (("pid", 4211),)},
+            {"extra": (("level", "6"),), "pid": 4211},
         ),
         ("pretty", "2026-09-26T10:00:00Z", "sglang-0", {}),
-        ("cri", "2026-09-26T10:00:00.123456789+08:00", None, {"stream": "stdout"}),
+        ("cri", "2026-09-26T10:00:00.123456789+08:00", None, {}),
     ],
 )
 def test_what_the_wrapper_says_is_kept(kind, time, label, said):
-    """Time, label, stream, level and ranks stand beside each line."""
+    """Time, label, level, rank and process stand beside each line."""
     made = Made()
     for text in LINES[:2]:
         KINDS[kind](made, text)
     found, _ = blocks_of(bytes(made.raw))
     for when, origin in origins(found):
-        assert (when, origin.label) == (time, label)
-        assert {name: value for name, value in origin._asdict().items() if value and name != "label"} == said
+        assert when == time
+        assert origin == Prefix(origin=label, **said)
 
 
 @pytest.mark.parametrize("kind", ["logger", "cloud", "kibana", "fluentd", "logcli", "journald", "pretty"])
@@ -255,7 +256,7 @@ def test_two_labels_stay_apart(kind):
         KINDS[kind](made, text, label=name)
     found, _ = blocks_of(bytes(made.raw), size=300)
     check(made, found)
-    assert [next(name for name in names if name in origin.label) for _, origin in origins(found)] == names
+    assert [next(name for name in names if name in origin.origin) for _, origin in origins(found)] == names
 
 
 def parts_of(made: Made, write: Callable[..., None], texts: list[tuple[str, str, bool]]) -> None:
@@ -484,7 +485,7 @@ def test_wrappers_in_wrappers(size):
         found, warnings = blocks_of(bytes(outer.raw), size=size)
         check(made, found)
         assert warnings == []
-        assert {origin.label for _, origin in origins(found)} == {"sglang-0"}
+        assert {origin.origin for _, origin in origins(found)} == {"sglang-0"}
         wide = Made(bytearray("\ufeff".encode("utf-16-le") + bytes(outer.raw).decode().encode("utf-16-le")), inner.text)
         before = bytes(outer.raw)
         wide.offsets = [2 + len(before[:at].decode().encode("utf-16-le")) if at >= 0 else -1 for at in made.offsets]

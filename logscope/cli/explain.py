@@ -14,8 +14,7 @@ from logscope import grammar as grammars
 from logscope.errors import GrammarError, Message, NothingRecognised, Where, did_you_mean
 from logscope.grammar.prefixes import layers
 from logscope.report import Column, Report, Table
-from logscope.scan.outer import Here
-from logscope.scan.pending import Pending
+from logscope.scan.pending import Here, Pending
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from logscope.reading import Reading
     from logscope.report import Report
     from logscope.run import Run
-    from logscope.sources.blocks import Block
     from logscope.sources.streams import Source
     from logscope.tables.tables import Tables
 
@@ -281,7 +280,7 @@ def warn(warnings: Iterable[str], shared: Shared) -> None:
 
 
 @contextmanager
-def progress(sources: Sequence[Source]) -> Iterator[Callable[[Block], None] | None]:
+def progress(sources: Sequence[Source]) -> Iterator[Callable[[int, str], None] | None]:
     """Give what draws a line of progress, None when nobody would see it or the input is small."""
     from logscope.render.progress import WORTH_SHOWING, Progress  # noqa: PLC0415 - read commands only
 
@@ -292,7 +291,7 @@ def progress(sources: Sequence[Source]) -> Iterator[Callable[[Block], None] | No
         return
     line = Progress(sys.stderr, known)
     try:
-        yield lambda block: line.add(len(block.data), block.file)
+        yield line.add
     finally:
         line.close()
 

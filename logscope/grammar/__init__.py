@@ -14,9 +14,9 @@ What scanners use of a :class:`Grammar`:
 ``anchors``, ``strict``, ``steady``, ``hot``
     dialects by anchor, the first asked first; anchors whose every text is a record, read or not; anchors none of whose
     patterns names a digit (texts that differ in digits only are read alike); the anchor of most records of a large log.
-``byte_finder``, ``undigited_finder``, ``digited_finder``
-    the anchors' rarest parts in bytes; the same over bytes without their digits (what it does not find holds no
-    anchor); the same for parts that have digits (where it finds something, other digits can make an anchor).
+``undigited_finder``, ``digited_finder``
+    the anchors over bytes without their digits (what it does not find holds no anchor); the same for
+    anchors that have digits (where it finds something, other digits can make an anchor).
 ``peel(text, at)``, ``peel_back(text)``
     the prefix that begins, or ends, there: the forms known to all and those that the files teach.
 ``begin_file()``

@@ -63,17 +63,13 @@ class GrammarFile:
 class Grammar:
     """Several grammar files as one: which literal texts begin a record, and how each can be read.
 
-    The package's docstring says what its parts are for. ``keys`` are what is searched for: of every anchor the part
-    from its rarest character on, with the anchors it may belong to and how far before it they begin. Searching for
-    ``ze mismatch for`` is several times faster than for ``size mismatch for``: fewer places are looked at twice.
+    The package's docstring says what its parts are for.
     """
 
     files: list[GrammarFile]
     anchors: dict[str, tuple[Dialect, ...]]
     strict: frozenset[str]
-    keys: dict[str, tuple[tuple[str, int], ...]]
     text_finder: re.Pattern[str]
-    byte_finder: re.Pattern[bytes]
     undigited_finder: re.Pattern[bytes]
     digited_finder: re.Pattern[bytes]
     steady: frozenset[str]
@@ -87,15 +83,8 @@ class Grammar:
 
     def find(self, text: str, start: int = 0, end: int | None = None) -> tuple[int, str] | None:
         """Return where the next anchor stands in one-character-per-byte text, and which; None when there is none."""
-        limit = len(text) if end is None else end
-        search = start
-        while (found := self.text_finder.search(text, search, limit)) is not None:
-            for anchor, before in self.keys[found[0]]:
-                at = found.start() - before
-                if at >= start and at + len(anchor) <= limit and text.startswith(anchor, at):
-                    return at, anchor
-            search = found.start() + 1
-        return None
+        found = self.text_finder.search(text, start, len(text) if end is None else end)
+        return None if found is None else (found.start(), found[0])
 
     def read(self, text: str, at: int, anchor: str, limit: int, reach: int | None = None) -> Reading | None:
         """Read the record whose anchor stands at ``at`` in one-character-per-byte text.
@@ -233,17 +222,13 @@ def join(files: Sequence[GrammarFile]) -> Grammar:
     ordered = sorted(anchors, key=lambda anchor: (-len(anchor), anchor))
     ways = {anchor: [one for one in ordered if anchor.startswith(one)] for anchor in ordered}
     table = {anchor: tuple(way for one in ones for way in anchors[one]) for anchor, ones in ways.items()}
-    keys = _keys(ordered)
-    union = _any_of(keys)
     return Grammar(
         files=list(files),
         anchors=table,
         strict=frozenset(anchor for anchor in ordered if any(d.strict for d in anchors[anchor])),
-        keys=keys,
-        text_finder=re.compile(union),
-        byte_finder=re.compile(union.encode("latin-1")),
-        undigited_finder=_undigited(keys),
-        digited_finder=_undigited(key for key in keys if re.search(r"[0-9]", key)),
+        text_finder=re.compile(_any_of(ordered)),
+        undigited_finder=_undigited(ordered),
+        digited_finder=_undigited(one for one in ordered if re.search(r"[0-9]", one)),
         steady=frozenset(anchor for anchor, dialects in table.items() if all(map(_is_steady, dialects))),
         hot=next((d.anchors[0] for file in files for d in file.dialects if d.hot), None),
         prefixes=tuple(form for file in files for form in file.prefixes),
@@ -269,19 +254,3 @@ def _any_of(keys: Iterable[str]) -> str:
     for key in sorted(keys, key=lambda key: (-len(key), key)):
         groups.setdefault(key[:1], []).append(re.escape(key[1:]))
     return "|".join(f"{re.escape(first)}(?:{'|'.join(rest)})" for first, rest in sorted(groups.items())) or r"(?!)"
-
-
-def _rarity(char: str) -> int:
-    """Return how often a character stands in server logs, as a rank: small letters and digits are everywhere."""
-    if char in "qzxj!<" or (char.isupper() and char not in "TPIEN"):
-        return 1
-    if char.isupper() or char == "#":
-        return 2
-    return {"v": 3, "k": 3, "w": 3, "y": 4, "(": 4, "[": 5, "_": 6, "=": 6}.get(char, 9 if char.isdigit() else 7)
-
-
-def _keys(anchors: Sequence[str]) -> dict[str, tuple[tuple[str, int], ...]]:
-    """Return what to search for, and for each which anchors may stand around it, the longest first."""
-    before = {anchor: min(range(len(anchor) - 2), key=lambda at: (_rarity(anchor[at]), at)) for anchor in anchors}
-    keys = {anchor[at:] for anchor, at in before.items()}
-    return {key: tuple((anchor, at) for anchor, at in before.items() if key.startswith(anchor[at:])) for key in keys}

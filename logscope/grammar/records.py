@@ -167,19 +167,12 @@ def read_record(dialects: Sequence[Dialect], text: str, at: int, limit: int, rea
     Only a ``call`` may end later, at ``reach`` at the latest: what looks like the next record may stand in its quotes.
     Returns None when no dialect matches and none of them is strict: the anchor's words stood in other text.
     """
-    # A line may be megabytes long and hold thousands of records: each gets its own part of it, copied once.
+    # A line may be megabytes long and hold thousands of records: each gets its own part of it, copied once. A repr is
+    # read past the next anchor: what looks like a record inside its quotes is none.
     begin = max(0, at - _LOOK_BEHIND)
-    if any(dialect.reader == "call" for dialect in dialects):
-        text = text[begin:reach]
-    elif begin or limit < len(text):
-        text = text[begin:limit]
-    reading = _read_record(dialects, text, at - begin, limit - begin)
-    if reading is not None:
-        reading.end += begin
-    return reading
-
-
-def _read_record(dialects: Sequence[Dialect], text: str, at: int, limit: int) -> Reading | None:
+    text = text[begin : reach if any(dialect.reader == "call" for dialect in dialects) else limit]
+    at, limit = at - begin, limit - begin
+    reading = None
     reasons = []
     for dialect in dialects:
         slow = f"a pattern of {dialect.source} took longer than {TIME_LIMIT:g} s on"
@@ -187,7 +180,6 @@ def _read_record(dialects: Sequence[Dialect], text: str, at: int, limit: int) ->
             reasons.append(f"{slow} {OVERTIMES} texts before")
             continue
         try:
-            # A repr is read past the next anchor: what looks like a record inside its quotes is none.
             end = len(text) if dialect.reader == "call" else limit
             head = dialect.pattern.match(text, at, end, timeout=TIME_LIMIT)
             reading = _READERS[dialect.reader](dialect, head, text, at, limit) if head is not None else None
@@ -197,18 +189,23 @@ def _read_record(dialects: Sequence[Dialect], text: str, at: int, limit: int) ->
             continue
         if reading is not None:
             reading.dialect = dialect
-            if reading.label is not None:
-                unclear = _cut_in_its_label(reading.label, reading.payload, dialects)
-                if unclear is not None:
-                    return _unparsed(dialects, text, at, limit, unclear)
-                reading.open = "tail" if reading.payload.intact == "cut" else reading.open
-            return reading
-    if not reasons and any(dialect.strict for dialect in dialects):
+            break
+    if reading is not None and reading.label is not None:
+        unclear = _cut_in_its_label(reading.label, reading.payload, dialects)
+        if unclear is not None:
+            reading = _unparsed(dialects, text, at, limit, unclear)
+        elif reading.payload.intact == "cut":
+            reading.open = "tail"
+    if reading is None and not reasons and any(dialect.strict for dialect in dialects):
         names = sorted({dialect.event for dialect in dialects})
         kinds = ", ".join(names[:4]) + (", ..." if len(names) > 4 else "")
         shown = as_text(text[at : min(limit, at + 60)])
         reasons.append(f"begins like a record ({kinds}) but goes on in no form the grammar knows: {shown!r}")
-    return _unparsed(dialects, text, at, limit, reasons[-1]) if reasons else None
+    if reading is None and reasons:
+        reading = _unparsed(dialects, text, at, limit, reasons[-1])
+    if reading is not None:
+        reading.end += begin
+    return reading
 
 
 def _cut_in_its_label(label: str, payload: Payload, dialects: Sequence[Dialect]) -> str | None:
@@ -447,11 +444,13 @@ def _put(payload: Payload, name: str, key: str, value: Value, text: str) -> bool
             return False
         payload.norm, payload.norm_resolution = one[0], resolution(one[1])
     elif name == "head" and inner is not None:
-        many = _numbers(value, text)
+        many = _numbers(value, text) if value.kind != "number" else None
         if many is None:
             return False
         payload.head = tuple(many[0])
-        if many[1] is not None:
+        # Tensors print four decimals. A Python list prints every digit: it was rounded before when one of its values
+        # is no half-precision number though it has few digits.
+        if isinstance(inner, TensorText) or not all(map(exact_in_half_precision, many[0])):
             payload.head_resolution = tuple(map(resolution, many[1]))
     elif name == "mode":
         payload.mode = _mode(value)
@@ -484,43 +483,28 @@ def _mode(value: Value) -> str:
     return text.rpartition(".")[2]
 
 
-def _one_number(value: Value, text: str) -> tuple[float, str] | None:
-    """Return the number a value is, with its printed text; a tensor of one number counts as one."""
-    inner = value.value
-    if isinstance(inner, TensorText):
-        if len(inner.numbers) != 1:
-            return None
-        number, printed = inner.numbers[0], inner.texts[0]
-    elif value.kind == "number" and isinstance(inner, (int, float)):
-        number, printed = float(inner), value.text(text)
-    else:
-        return None
-    return (number, printed) if _can_be(number) else None
+def _numbers(value: Value, text: str) -> tuple[list[float], list[str]] | None:
+    """Return the numbers of a value, also as printed; None where it is something else.
 
-
-def _can_be(number: float) -> bool:
-    """Tell whether a tensor can hold a number (nan and inf it can): digits glued together make larger ones."""
-    return abs(number) < LARGEST or not math.isfinite(number)
-
-
-def _numbers(value: Value, text: str) -> tuple[list[float], list[str] | None] | None:
-    """Return the numbers of a list or tensor, and as printed where they were rounded when printed.
-
-    Tensors print four decimals. A Python list prints every digit: it was rounded before when one of its values is
-    no half-precision number though it has few digits.
+    Numbers too large for any tensor (nan and inf are not) were glued together: no numbers either.
     """
     inner = value.value
     if isinstance(inner, TensorText):
-        return (inner.numbers, inner.texts) if all(map(_can_be, inner.numbers)) else None
-    if not isinstance(inner, list) or not all(isinstance(n, (int, float)) and not isinstance(n, bool) for n in inner):
-        return None
-    numbers = [float(number) for number in inner]
-    if not all(map(_can_be, numbers)):
-        return None
-    if all(map(exact_in_half_precision, numbers)):
-        return numbers, None
-    texts = [part.strip() for part in value.text(text).strip("[]() ").split(",")]
-    return numbers, texts if len(texts) == len(numbers) else [repr(number) for number in numbers]
+        numbers, texts = inner.numbers, inner.texts
+    else:
+        some = inner if isinstance(inner, list) else [inner] if value.kind == "number" else None
+        if some is None or not all(isinstance(n, (int, float)) and not isinstance(n, bool) for n in some):
+            return None
+        numbers = [float(number) for number in some]
+        texts = [part.strip() for part in value.text(text).strip("[]() ").split(",")]
+        texts = texts if len(texts) == len(numbers) else [repr(number) for number in numbers]
+    return (numbers, texts) if all(abs(n) < LARGEST or not math.isfinite(n) for n in numbers) else None
+
+
+def _one_number(value: Value, text: str) -> tuple[float, str] | None:
+    """Return the number a value is, with its printed text; a tensor of one number counts as one."""
+    many = None if isinstance(value.value, list) else _numbers(value, text)
+    return (many[0][0], many[1][0]) if many is not None and len(many[0]) == 1 else None
 
 
 def _derive_norm(payload: Payload, values: Mapping[str, tuple[str, Value]], text: str) -> None:

@@ -1,12 +1,11 @@
 """What a stretch of one log says, as columns: the value that goes from the scan to whoever finds passes.
 
-This module is responsible for :class:`Chunk`: its columns, and adding chunks up. It must not know how bytes are read
-nor what any record means. Chunks add up (associative), and travel between processes as they are.
+This module is responsible for :class:`Chunk` and its columns. It must not know how bytes are read nor what any record
+means. Chunks travel between processes as they are.
 """
 
 from __future__ import annotations
 
-from copy import copy
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -101,40 +100,9 @@ class Chunk:
     def payload(self, row: int) -> Payload:
         """Return what one payload says, as one object."""
         table = self.payloads
-        count, slack = int(table["count"][row]), float(table["slack"][row])
-        values = self.values[row, :count].tolist()
-        return whole(
-            self.heads[table["head"][row]], float(table["norm"][row]), slack, values, int(table["length"][row])
-        )
-
-    @classmethod
-    def join(cls, chunks: Sequence[Chunk]) -> Chunk:
-        """Return what consecutive chunks of one log say together."""
-        if len(chunks) == 1:
-            return chunks[0]
-        made = cls.empty()
-        prints: list[dict[str, np.ndarray]] = []
-        payloads: list[dict[str, np.ndarray]] = []
-        for chunk in chunks:
-            shifts = {"prefix": len(made.prefixes), "payload": sum(len(part["head"]) for part in payloads)}
-            prints.append(
-                {name: column + column.dtype.type(shifts.get(name, 0)) for name, column in chunk.prints.items()}
-            )
-            payloads.append(chunk.payloads | {"head": chunk.payloads["head"] + np.int32(len(made.heads))})
-            made.heads += chunk.heads
-            made.lines.line += chunk.lines.line
-            made.lines.offset += chunk.lines.offset
-            made.lines.prefix += [number + shifts["prefix"] for number in chunk.lines.prefix]
-            made.lines.said += chunk.lines.said
-            made.prefixes += chunk.prefixes
-            made.accounting.add(chunk.accounting)
-            made.invalid_lines += chunk.invalid_lines
-            made.size += chunk.size
-            made.end = max(made.end, chunk.end)
-        made.prints = joined(prints)
-        made.payloads = joined(payloads)
-        made.values = np.concatenate([chunk.values for chunk in chunks])
-        return made
+        values = self.values[row, : int(table["count"][row])].tolist()
+        own = float(table["norm"][row]), float(table["slack"][row]), values, int(table["length"][row])
+        return whole(self.heads[table["head"][row]], *own)
 
 
 def joined(parts: Sequence[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
@@ -155,7 +123,4 @@ def whole(head: Payload, norm: float, slack: float, values: Sequence[float], len
         return head
     if head.head is not None and len(head.head) > len(values):
         values = head.head  # more are printed than columns hold: such a head is one record's
-    made = copy(head)
-    made.norm, made.norm_resolution = (None, 0.0) if slack < 0 else (norm, slack)
-    made.head, made.length = tuple(values) or None, length
-    return made
+    return head.filled(None if slack < 0 else norm, max(slack, 0.0), values or None, length)

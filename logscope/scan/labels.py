@@ -14,7 +14,8 @@ from collections import defaultdict
 from typing import TYPE_CHECKING
 
 from logscope.grammar.prefixes import OWN, layers
-from logscope.sources.places import Line, Origin, part_of
+from logscope.model import Prefix
+from logscope.sources.places import Line, part_of
 from logscope.sources.unwrap import Lines
 
 if TYPE_CHECKING:
@@ -153,7 +154,7 @@ class _Learned:
         self.known = {tuple(row[at] for at in self._labels) for row in rows} if self._labels or self._stamp else set()
 
     def lines(self, data: bytes, *, final: bool) -> Iterator[Line]:  # noqa: ARG002 - a line is complete
-        """See :class:`~logscope.sources.unwrap.Unwrapping`. A new label is one before a known beginning only."""
+        """See :class:`~logscope.sources.unwrap.Form`. A new label is one before a known beginning only."""
         start, length = 0, len(data)
         while start < length:
             end = data.find(b"\n", start) + 1 or length
@@ -165,7 +166,7 @@ class _Learned:
                     self.known.add(label)
                 if label in self.known:
                     time = found[self._stamp].decode().replace(" ", "T").replace(",", ".") if self._stamp else None
-                    origin = Origin(b"/".join(label).decode("utf-8", "surrogateescape") or None)
+                    origin = Prefix(origin=b"/".join(label).decode("utf-8", "surrogateescape") or None)
                     line = Line(start, [(data[found.end() : end], found.end())], (), time=time, origin=origin)
             yield line
             start = end

@@ -15,12 +15,15 @@ import random
 import re
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     Values = Mapping[str, Any]
+    Read = Callable[[str], Values | None]
+
+Span: TypeAlias = tuple[int, int]
 
 DIGITS = b"0123456789"
 # Longest run of digits a template takes: what is longer may not fit a float exactly as read_value keeps it.
@@ -29,17 +32,14 @@ _WIDE = 7
 _PROBES = 3
 _RUN = re.compile(r"\d+")
 _TOKEN = re.compile(r"\d+(?:\.\d+)?(?:[eE][-+]?\d+)?")
-_PIECE = re.compile(r"\d+(?:[-:.]\d+)*")
 
 
-@dataclass(slots=True)
-class _Slot:
-    """How one value is made: of the groups of a match, by a type, or by joining pieces of text."""
+class _Slot(NamedTuple):
+    """How one value is made: of the places of a text by a type (int, float), or by joining them in a form."""
 
     name: str
-    kind: type
-    spans: tuple[tuple[int, int], ...]
-    form: str = ""
+    made: type | str
+    spans: tuple[Span, ...]
 
 
 @dataclass(slots=True)
@@ -49,7 +49,7 @@ class Template:
     pattern: re.Pattern[bytes]
     constant: dict[str, Any]
     numbers: list[tuple[str, type, int]]
-    texts: list[tuple[str, str, tuple[int, ...]]]
+    texts: list[tuple[str, str, list[int]]]
 
     def fits(self, text: bytes) -> bool:
         """Tell whether a text is of this kind: :meth:`read` reads it as it is read exactly."""
@@ -69,7 +69,7 @@ class Template:
         return values
 
 
-def learn(text: str, read: Callable[[str], Values | None]) -> Template | None:
+def learn(text: str, read: Read) -> Template | None:
     """Return a template of a text's kind, None when its values cannot be tied to places.
 
     ``read`` reads a text of one character per byte exactly: its values by name, in order, or None when it is not
@@ -80,69 +80,68 @@ def learn(text: str, read: Callable[[str], Values | None]) -> Template | None:
         return None
     # The same text gives the same template, whenever and in whatever process it is learned.
     rnd = random.Random(text)  # noqa: S311 - no secret
+    runs = [found.span() for found in _RUN.finditer(text)]
+    lengths = [(end - start, end - start) for start, end in runs]
     probes = [(text, first)]
     for _ in range(_PROBES):
-        probe = _RUN.sub(lambda run: _number(rnd, len(run[0])), text)
+        probe = _filled(text, runs, lengths, rnd)
         values = read(probe)
         if values is None or list(values) != list(first):
             return None
         probes.append((probe, values))
     slots: list[_Slot] = []
     for name, value in first.items():
-        if all(values[name] == value and type(values[name]) is type(value) for _, values in probes):
-            continue
-        slot = _tie(name, probes)
-        if slot is None:
-            return None
-        slots.append(slot)
-    return _widened(text, dict(first), slots, read, rnd)
+        if any(values[name] != value or type(values[name]) is not type(value) for _, values in probes):
+            slot = _tie(name, probes, runs)
+            if slot is None:
+                return None
+            slots.append(slot)
+    template = _compile(text, first, slots, runs, lengths)
+    if template is None or any(high > LONGEST for _, high in lengths):
+        return None
+    # Let the numbers be shorter and longer than in the text, as far as the exact reading agrees.
+    for number, (start, _) in enumerate(runs):
+        if text[start - 1 : start] == ".":
+            continue  # decimals, whose number a printer keeps
+        tried = [*lengths[:number], (1, max(_WIDE, lengths[number][1])), *lengths[number + 1 :]]
+        wide = _compile(text, first, slots, runs, tried)
+        drawn = [[*lengths[:number], (length, length), *lengths[number + 1 :]] for length in (1, 2, _WIDE)]
+        if wide is not None and all(_agrees(wide, _filled(text, runs, one, rnd), read) for one in drawn):
+            lengths, template = tried, wide
+    return template if all(_agrees(template, _filled(text, runs, lengths, rnd), read) for _ in range(_PROBES)) else None
 
 
-def _number(rnd: random.Random, length: int) -> str:
-    """Return random digits that begin with none that could be left out."""
-    if length == 1:
-        return rnd.choice("0123456789")
-    return rnd.choice("123456789") + "".join(rnd.choices("0123456789", k=length - 1))
+def _filled(text: str, runs: list[Span], lengths: list[Span], rnd: random.Random) -> str:
+    """Return the text with random numbers of these lengths, that begin with no digit that could be left out."""
+    parts, at = [], 0
+    for (start, end), bounds in zip(runs, lengths, strict=True):
+        length = rnd.randint(*bounds)
+        first = rnd.choice("0123456789" if length == 1 else "123456789")
+        parts += [text[at:start], first, *rnd.choices("0123456789", k=length - 1)]
+        at = end
+    return "".join([*parts, text[at:]])
 
 
-def _tie(name: str, probes: list[tuple[str, Values]]) -> _Slot | None:
-    """Find the place a value follows in every probe."""
+def _tie(name: str, probes: list[tuple[str, Values]], runs: list[Span]) -> _Slot | None:
+    """Find the places a value follows in every probe."""
     text, values = probes[0]
     kind = type(values[name])
     if any(type(other[name]) is not kind for _, other in probes):
         return None
     if kind in (int, float):
-        spans = [span for token in _TOKEN.finditer(text) for span in _signed(text, token.start(), token.end())]
-        span = next((span for span in spans if all(_is(kind, p[slice(*span)], v[name]) for p, v in probes)), None)
-        return None if span is None else _Slot(name, kind, (span,))
+        tokens = [token.span() for token in _TOKEN.finditer(text)]
+        signed = [(start - (text[start - 1 : start] in ("+", "-")), end) for start, end in tokens]
+        for span in (one for pair in zip(signed, tokens, strict=True) for one in pair):
+            if all(_is(kind, probe[slice(*span)], other[name]) for probe, other in probes):
+                return _Slot(name, kind, (span,))
     if kind is not str:
         return None
-    shapes = {_PIECE.sub("\0", other[name]) for _, other in probes}
-    if len(shapes) != 1:
-        return None
+    forms = {_RUN.sub("%s", other[name].replace("%", "%%")) for _, other in probes}
     spans = []
-    pieces = [_PIECE.findall(other[name]) for _, other in probes]
-    for number, piece in enumerate(pieces[0]):
-        starts = (found.start() for found in re.finditer(f"(?={re.escape(piece)})", text))
-        places = [(start, start + len(piece)) for start in starts]
-        span = next(
-            (
-                span
-                for span in places
-                if all(p[slice(*span)] == parts[number] for (p, _), parts in zip(probes, pieces, strict=True))
-            ),
-            None,
-        )
-        if span is None:
-            return None
-        spans.append(span)
-    return _Slot(name, str, tuple(spans), shapes.pop().replace("%", "%%").replace("\0", "%s"))
-
-
-def _signed(text: str, start: int, end: int) -> list[tuple[int, int]]:
-    if start and text[start - 1] in "+-":
-        return [(start - 1, end), (start, end)]
-    return [(start, end)]
+    for pieces in zip(*(_RUN.findall(other[name]) for _, other in probes), strict=False):
+        same = (all(p[slice(*run)] == piece for (p, _), piece in zip(probes, pieces, strict=True)) for run in runs)
+        spans += [run for run, fits in zip(runs, same, strict=True) if fits][:1] or [(-1, -1)]
+    return _Slot(name, forms.pop(), tuple(spans)) if len(forms) == 1 and (-1, -1) not in spans else None
 
 
 def _is(kind: type, printed: str, value: Any) -> bool:
@@ -152,99 +151,40 @@ def _is(kind: type, printed: str, value: Any) -> bool:
         return False
 
 
-def _widened(
-    text: str, first: dict[str, Any], slots: list[_Slot], read: Callable[[str], Values | None], rnd: random.Random
-) -> Template | None:
-    """Let the numbers be shorter and longer than in the text, as far as the exact reading agrees."""
-    runs = [found.span() for found in _RUN.finditer(text)]
-    lengths = [(end - start, end - start) for start, end in runs]
-    template = _compile(text, first, slots, runs, lengths)
-    if template is None or any(high > LONGEST for _, high in lengths):
-        return None
-    for number, (start, _) in enumerate(runs):
-        if start and text[start - 1] == ".":
-            continue  # decimals, whose number a printer keeps
-        tried = list(lengths)
-        tried[number] = (1, max(_WIDE, lengths[number][1]))
-        wide = _compile(text, first, slots, runs, tried)
-        if wide is None:
-            continue
-        drawn = [low for low, _ in lengths]
-        probes = []
-        for length in {1, 2, _WIDE}:
-            drawn[number] = length
-            probes.append(_filled(text, runs, drawn, rnd))
-        if all(_agrees(wide, probe, read) for probe in probes):
-            lengths = tried
-    template = _compile(text, first, slots, runs, lengths)
-    if template is None:
-        return None
-    mixed = [[rnd.randint(low, high) for low, high in lengths] for _ in range(_PROBES)]
-    return template if all(_agrees(template, _filled(text, runs, one, rnd), read) for one in mixed) else None
-
-
-def _filled(text: str, runs: list[tuple[int, int]], lengths: list[int], rnd: random.Random) -> str:
-    """Return the text with numbers of these lengths."""
-    parts = []
-    at = 0
-    for (start, end), length in zip(runs, lengths, strict=True):
-        parts += [text[at:start], _number(rnd, length)]
-        at = end
-    return "".join([*parts, text[at:]])
-
-
-def _agrees(template: Template, probe: str, read: Callable[[str], Values | None]) -> bool:
+def _agrees(template: Template, probe: str, read: Read) -> bool:
     """Tell whether a template reads a probe as it is read exactly (or leaves it to that)."""
-    found = template.read(probe.encode("ascii"))
-    if found is None:
-        return False
-    exact = read(probe)
-    return exact is not None and list(found.items()) == list(exact.items()) and _types(found) == _types(exact)
+    found, exact = template.read(probe.encode("ascii")), read(probe)
+    return found is not None and exact is not None and _typed(found) == _typed(exact)
 
 
-def _types(values: Values) -> list[type]:
-    return [type(value) for value in values.values()]
+def _typed(values: Values) -> list[tuple[str, type, Any]]:
+    return [(name, type(value), value) for name, value in values.items()]
 
 
-def _compile(
-    text: str,
-    first: dict[str, Any],
-    slots: list[_Slot],
-    runs: list[tuple[int, int]],
-    lengths: list[tuple[int, int]],
-) -> Template | None:
+def _compile(text: str, first: Values, slots: list[_Slot], runs: list[Span], lengths: list[Span]) -> Template | None:
     """Build the expression: literal text, runs of digits, a group around every place a value follows."""
     spans = sorted({span for slot in slots for span in slot.spans})
     if any(one[1] > other[0] for one, other in pairwise(spans)):
         return None
-    whole = {slot.spans[0][0] + (text[slot.spans[0][0]] in "+-") for slot in slots if slot.kind is not str}
+    whole = {start + (text[start] in "+-") for slot in slots if slot.made in (int, float) for start, _ in slot.spans}
     opens, closes = {start for start, _ in spans}, {end for _, end in spans}
     run_at = {start: (end, bounds) for (start, end), bounds in zip(runs, lengths, strict=True)}
-    parts: list[str] = []
-    at = 0
+    pattern, at = "", 0
     while at <= len(text):
-        if at in closes:
-            parts.append(")")
-        if at in opens:
-            parts.append("(")
-        if at == len(text):
-            break
-        if at in run_at:
-            end, (low, high) = run_at[at]
-            if at in whole:
-                # A number with a leading zero is read in a way of its own.
-                number = rf"[1-9]\d{{{low - 1},{high - 1}}}"
-                parts.append(f"(?:0|{number})" if low == 1 else number)
-            else:
-                parts.append(rf"\d{{{low},{high}}}")
-            at = end
+        pattern += ")" * (at in closes) + "(" * (at in opens)
+        end, (low, high) = run_at.get(at, (at + 1, (0, 0)))
+        if not high:
+            pattern += re.escape(text[at:end])
+        elif at in whole:  # a number with a leading zero is read in a way of its own
+            number = rf"[1-9]\d{{{low - 1},{high - 1}}}"
+            pattern += f"(?:0|{number})" if low == 1 else number
         else:
-            parts.append(re.escape(text[at]))
-            at += 1
+            pattern += rf"\d{{{low},{high}}}"
+        at = end
     groups = {span: number for number, span in enumerate(spans)}
     return Template(
-        re.compile("".join(parts).encode("ascii")),
-        first,
-        [(slot.name, slot.kind, groups[slot.spans[0]]) for slot in slots if slot.kind is not str],
-        [(slot.name, slot.form, tuple(groups[span] for span in slot.spans)) for slot in slots if slot.kind is str],
+        re.compile(pattern.encode("ascii")),
+        dict(first),
+        [(name, made, groups[places[0]]) for name, made, places in slots if isinstance(made, type)],
+        [(name, made, [groups[one] for one in places]) for name, made, places in slots if isinstance(made, str)],
     )

@@ -17,12 +17,14 @@ import regex
 from logscope.grammar import OVERTIMES, TIME_LIMIT
 from logscope.grammar.records import LONGEST_BEFORE, Anchored
 from logscope.model import NO_PREFIX, Accounting, Payload, Prefix
-from logscope.scan.outer import Here, within
 from logscope.scan.traces import Traces, may_be_of
+from logscope.sources.places import within
 
 if TYPE_CHECKING:
     from logscope.grammar import Grammar
     from logscope.grammar.records import Dialect, Reading
+    from logscope.sources.blocks import Block
+    from logscope.sources.places import Places
 
 # How many physical lines a record may wait for what it lacks.
 _PATIENCE = {"tail": 4, "tensor": 24}
@@ -31,7 +33,7 @@ TENSOR_CHARACTERS = 1 << 16
 # much may wait behind it: hostile input costs a bounded multiple of its length. The oldest gives up first.
 _WAITING = {"tail": 32, "tensor": 16}
 _LONGEST_TORN = 1 << 20
-_TRIES = 64
+_TRIES = 160
 _QUEUED = 1 << 16
 # Texts of a line may be looked at so many times its length in vain; reading a repr costs more than trying a pattern.
 _IN_VAIN = 64
@@ -50,12 +52,38 @@ _BETWEEN_CR = re.compile(r"[^\r]+")
 
 
 @dataclass(slots=True)
+class Here:
+    """Where a line of text begins: line and offset in the file, position in its block, and what stood around it."""
+
+    line: int
+    offset: int
+    start: int = 0
+    outer: Prefix = NO_PREFIX
+    places: Places | None = None
+
+    @classmethod
+    def of(cls, block: Block, line: int, start: int) -> Here:
+        """Return where a line of a block's text stands; ``line`` is its number where the text is the file's own."""
+        places = block.places
+        if places is None:
+            return cls(line, block.offset + start)
+        lines, offsets, records = places.find([start])
+        return cls(int(lines[0]), int(offsets[0]), start, places.prefix(int(records[0])), places)
+
+    def place(self, at: int) -> tuple[int, int]:
+        """Return line and offset in the file of the byte at a position of the line."""
+        if self.places is None:
+            return self.line, self.offset + at
+        line, offset, _ = self.places.find([self.start + at])
+        return int(line[0]), int(offset[0])
+
+
+@dataclass(slots=True)
 class Found:
     """One record or mark: where it stands, what stood before it, what it says, and its own text.
 
     ``open`` while following lines may still complete it. ``waited``: lines since it was last added to; ``tries``: how
-    often more text was tried; ``level``: brackets open in the text of its tensor; ``source``, ``number``: which text,
-    and which line, it stands in, the rest of which is its own.
+    often more text was tried; ``source``, ``number``: which text and line it stands in, the rest of which is its own.
     """
 
     line: int
@@ -67,7 +95,6 @@ class Found:
     anchor: str = ""
     waited: int = 0
     tries: int = 0
-    level: int = 0
     source: int = 0
     number: int = 0
 
@@ -130,15 +157,11 @@ class Pending:
         spare = _IN_VAIN * len(text)
         position = search = 0
         records = 0
-        while True:
-            found = grammar.find(text, search)
-            if found is None:
-                break
+        while (found := grammar.find(text, search)) is not None:
             at, anchor = found
-            after = at + len(anchor)
+            after = search = at + len(anchor)
             if anchored.quoted(at, position):
                 self.accounting.quoted += self._would_be(text, at, anchor)
-                search = after
                 continue
             limit = reach = anchored.limit(after)
             if spare > 0:
@@ -153,10 +176,10 @@ class Pending:
                 spare -= limit - at
                 search = at + 1
                 continue
+            search = max(reading.end, after)
             payload = reading.payload
             if payload.kind == "quoted":
                 self.accounting.quoted += 1
-                search = max(reading.end, after)
                 continue
             start = max(position, at - LONGEST_BEFORE)
             begin, prefix = self._before(text[start:at], anchor)
@@ -164,7 +187,6 @@ class Pending:
             line, offset = self._here.place(begins + at)
             if payload.kind == "mark":
                 self._queue.append(Found(line, offset, prefix, payload))
-                search = max(reading.end, after)
                 continue
             raised = None
             if not position and (self._traces.waiting or payload.event in _CRASHES):
@@ -174,13 +196,11 @@ class Pending:
                 ended = self._traces.end(text[:limit], prefix, self._number, mismatch)
                 if ended and mismatch is None and anchor not in grammar.strict:
                     self._part_of()
-                    search = max(reading.end, after)
                     continue
             elif self.waiting and text[position:begin].strip():
                 self._offer(text[position:begin], NO_PREFIX)
             if payload.event in _CRASHES:
-                if raised is None and _RAISED.search(text, position, at):
-                    search = max(reading.end, after)  # in the middle of a sentence
+                if raised is None and _RAISED.search(text, position, at):  # in the middle of a sentence
                     continue
                 if raised is not None:
                     payload.fields["exception"] = raised[0][:-2]
@@ -192,7 +212,7 @@ class Pending:
             entry = Found(line, offset, prefix, payload, text[at : max(reading.end, at + payload.length)])
             self._admit(entry, reading, text, at, anchor, limit)
             records += 1
-            position = search = max(reading.end, after)
+            position = search
         rest = text[position:]
         if self.waiting and (rest.strip() or records == 0):
             end, prefix = self.grammar.peel(rest) if records == 0 else (0, NO_PREFIX)
@@ -272,7 +292,6 @@ class Pending:
                 self._traces.begin(entry, self._number, text[max(0, at - LONGEST_BEFORE) : at])
             else:
                 entry.text, entry.source, entry.number = text[at:limit], self._texts, self._number
-                entry.level = _level(entry)
                 self._pending.append(entry)
                 alike = [other for other in self._pending if other.open == opened]
                 if len(alike) > _WAITING[opened]:
@@ -315,35 +334,24 @@ class Pending:
         waiting = [entry for entry in self._pending if entry.open == "tensor" and entry.number != self._number]
         if not waiting or not text.strip():
             return False
-        level = _change_of_level(text)
         for entry in waiting:
-            if len(entry.text) + len(text) > TENSOR_CHARACTERS:
-                continue
             joined = entry.text + "\n" + text
-            if level is not None and entry.level + level[1] > 0:
-                # Rows of numbers, and the tensor does not end with them: nothing is known of it before its end.
-                entry.text, entry.level, entry.waited = joined, entry.level + level[0], 0
-                return True
             entry.tries += 1
-            if entry.tries > _TRIES:
+            if entry.tries > _TRIES or len(joined) > TENSOR_CHARACTERS:
                 continue
             reading = self.grammar.read(joined, 0, entry.anchor, len(joined))
-            if reading is None or reading.payload.kind != "event" or reading.payload.event != entry.payload.event:
+            if reading is None or (reading.payload.kind, reading.payload.event) != ("event", entry.payload.event):
                 continue
-            if reading.open not in (None, "tensor"):
-                continue
-            if reading.open is None and joined[reading.end :].strip():
-                continue
-            if reading.open == "tensor" and not _more_of_a_tensor(text):
+            more = reading.open == "tensor" and _TENSOR_LINE.match(text) is not None
+            if not more and (reading.open is not None or joined[reading.end :].strip()):
                 continue
             payload = reading.payload
-            if len(waiting) > 1 and payload.usable and _has_numbers(text):
+            if len(waiting) > 1 and payload.usable and _DIGITS.search(text.partition("=")[0]):
                 # Several writers' tensors are open: which of them goes on here is a guess.
                 payload.intact = "rejoined"
                 payload.reason = f"{len(waiting)} tensors were open when it went on"
             entry.text, entry.payload, entry.waited = joined, payload, 0
-            entry.level = _level(entry)
-            if reading.open is None:
+            if not more:
                 entry.open = None
             return True
         return False
@@ -391,38 +399,4 @@ class Pending:
 
 # Text that can stand inside a tensor, up to a keyword or the end.
 _TENSOR_LINE = regex.compile(r"[\s\d.,eE+\-\[\]()nainftTrueFls]*+(?:\w++=|(?<=\w)=|$)")
-# Rows of numbers and nothing else. A number is bounded, so that a digit is looked at a bounded number of times.
-_ROWS = re.compile(
-    r"(?:[\s,\[\]()]|(?:[-+]?\d{1,40}(?:\.\d{0,40})?(?:e[-+]\d{1,4})?|-?inf|nan|True|False)(?=[\s,\[\]()]|$))*$"
-)
 _DIGITS = re.compile(r"\d\.\d|\d,")
-
-
-def _level(entry: Found) -> int:
-    """Return how many brackets of a waiting tensor are open, 0 when its text so far is not plain."""
-    text = entry.text[entry.payload.column or 0 :]
-    if "'" in text or '"' in text or "<" in text:
-        return 0
-    return text.count("[") + text.count("(") - text.count("]") - text.count(")")
-
-
-def _change_of_level(text: str) -> tuple[int, int] | None:
-    """Return how many more brackets are open after rows of numbers, and the fewest on the way; None for other text."""
-    if len(text) > TENSOR_CHARACTERS or _ROWS.match(text) is None:
-        return None
-    change = lowest = 0
-    for char in text:
-        if char in "[(":
-            change += 1
-        elif char in "])":
-            change -= 1
-            lowest = min(lowest, change)
-    return change, lowest
-
-
-def _more_of_a_tensor(text: str) -> bool:
-    return _TENSOR_LINE.match(text) is not None
-
-
-def _has_numbers(text: str) -> bool:
-    return _DIGITS.search(text.partition("=")[0]) is not None

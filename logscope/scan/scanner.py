@@ -15,6 +15,7 @@ from __future__ import annotations
 import codecs
 import re
 from dataclasses import replace
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -22,10 +23,10 @@ import polars as pl
 
 from logscope.grammar.records import LARGEST, Anchored
 from logscope.model import NO_PREFIX, Accounting, Payload, Prefix
-from logscope.scan.chunk import PAYLOADS, PRINTS, VALUES, Chunk, Lines, columns, value_keys
+from logscope.scan.chunk import PAYLOADS, PRINTS, VALUES, Chunk, Lines, taken, value_keys
 from logscope.scan.line_kinds import DIGITS, Template, learn
-from logscope.scan.outer import Outer, within
-from logscope.scan.pending import REMEMBERED, Found, Pending
+from logscope.scan.pending import REMEMBERED, Found, Here, Pending
+from logscope.sources.places import within
 
 if TYPE_CHECKING:
     from logscope.grammar import Grammar
@@ -40,7 +41,6 @@ _KINDS = 4096
 _NONE = -1  # sightings of a kind that is no record, whatever its digits so far
 # A line longer than this is not remembered, nor learned from.
 _LONG_LINE = 4096
-_CR = 13
 _NUMBER = r"-?(?:\d{1,15}(?:\.\d{1,20})?(?:e[-+]\d\d)?|nan|inf)"
 _TAIL = rf"^(?:\d{{1,15}}\.\d{{4}}|nan|inf), first5=\[{_NUMBER}(?:, {_NUMBER}){{0,{VALUES - 1}}}\]$"
 _NORM_SLACK = 5e-5  # half the last of four printed decimals
@@ -82,8 +82,8 @@ class Scanner:
         self._prefixes: dict[bytes, Prefix | None] = {b"": NO_PREFIX}
         self._before_kinds: dict[bytes, int | Template] = {}
         self._kinds: dict[bytes, int | Kind] = {}
-        self._boring: set[bytes] = set()
-        self._refused: set[bytes] = set()
+        self._boring: dict[bytes, None] = {}
+        self._refused: dict[bytes, None] = {}
         self._decoder = codecs.getincrementaldecoder("utf-8")("surrogateescape")
         self._undecoded = False
         self._open_line = False
@@ -154,7 +154,7 @@ class Scanner:
             while at < total and not read[at] and (at == number or pending.waiting):
                 start = int(starts[at])
                 raw = bytes(data[start : int(ends[at])])
-                pending.line(raw, build.outer.here(first_line + at, start), continues=block.continues and at == 0)
+                pending.line(raw, Here.of(block, first_line + at, start), continues=block.continues and at == 0)
                 read[at] = True
                 at += 1
         build.drop(np.flatnonzero(read) + first_line)
@@ -224,7 +224,15 @@ class Scanner:
         exact = (((mantissa == np.rint(mantissa)) & (np.abs(values) < LARGEST)) | ~np.isfinite(values)).all(axis=1)
         made = np.where((heads >= 0) & exact & ~several, 0, -1)
         ours = np.flatnonzero(made == 0)
-        made[ours] = build.add_payloads(heads[ours], norms[ours], values[ours], count[ours], _NORM_SLACK, texts, ours)
+        made[ours] = build.add_payloads(
+            values=values[ours],
+            head=heads[ours],
+            norm=norms[ours],
+            slack=np.where(np.isfinite(norms[ours]), _NORM_SLACK, 0.0),
+            count=count[ours],
+            rounded=np.zeros(len(ours), np.bool_),
+            length=texts.str.len_bytes().to_numpy()[ours],
+        )
         # A record without numbers of its own, or printed in another way: read whole, once for each text.
         rest_of = np.flatnonzero((made < 0) & ~several)
         for at, text in zip(rest_of.tolist(), texts.gather(rest_of).to_list(), strict=True):
@@ -256,13 +264,15 @@ class Scanner:
             return None
         if Anchored(grammar, latin).limit(len(found[1])) != len(latin):
             return None
-        reading = grammar.read(latin, 0, found[1], len(latin))
-        if reading is None or reading.open is not None or reading.end != len(latin):
+        payload = self._entire(latin, found[1])
+        return payload if payload is not None and payload.site and payload.event != "capture_plan" else None
+
+    def _entire(self, text: str, anchor: str) -> Payload | None:
+        """Read a text (of one character per byte) that is one whole event; None when it is more or less than that."""
+        reading = self.grammar.read(text, 0, anchor, len(text))
+        if reading is None or reading.open is not None or reading.end != len(text):
             return None
-        payload = reading.payload
-        if payload.kind != "event" or payload.intact != "whole" or payload.site is None:
-            return None
-        return payload if payload.event != "capture_plan" else None
+        return reading.payload if (reading.payload.kind, reading.payload.intact) == ("event", "whole") else None
 
     # ---------------------------------------------------------------------------------------------------- other lines
 
@@ -285,13 +295,12 @@ class Scanner:
                 found = self._by_kind(text, kind, build)
                 if found is not None:
                     mark, prefix, said = found
-                    build.line(number + block.line, int(starts[number]) + mark + block.offset, prefix, said)
+                    place = number + block.line, int(starts[number]) + mark + block.offset
+                    build.lines.append((*place, prefix, said))
                     continue
             elif kind is None and self.grammar.undigited_finder.search(key) is None:
                 if len(key) <= _LONG_LINE:
-                    if len(boring) >= REMEMBERED:
-                        boring.clear()
-                    boring.add(key)
+                    _remember(boring, key, None)
                 continue
             elif text.translate(_NOUGHTS) in refused:
                 continue
@@ -312,7 +321,8 @@ class Scanner:
         fields = kind.template.read(text)
         if fields is None:
             return None
-        payload = kind.payload.with_fields(fields, len(text))
+        one = kind.payload
+        payload = Payload("event", one.event, one.site, one.role, fields=fields, length=len(text))
         return at, build.prefix(prefix), payload
 
     def _learn_kind(self, line: bytes, key: bytes) -> None:
@@ -330,27 +340,19 @@ class Scanner:
             return  # It is counted every time.
         if seen != _NONE and not _due(self._kinds, key):
             return
-        reading = grammar.read(text, at, anchor, len(text))
-        if reading is None:
+        if grammar.read(text, at, anchor, len(text)) is None:
             if grammar.digited_finder.search(key) is None:
                 self._kinds[key] = _NONE
-                if len(self._refused) >= REMEMBERED:
-                    self._refused.clear()
-                self._refused.add(line.translate(_NOUGHTS))
+                _remember(self._refused, line.translate(_NOUGHTS), None)
             return
-        payload = reading.payload
-        if payload.kind != "event" or payload.intact != "whole" or reading.open is not None or payload.site is not None:
-            return
-        if reading.end != len(text):
+        payload = self._entire(text[at:], anchor)
+        if payload is None or payload.site is not None:
             return
         same = [getattr(payload, name) for name in _COLUMNS]
 
         def read(probe: str) -> dict[str, Any] | None:
-            again = grammar.read(probe, 0, anchor, len(probe)) if probe.startswith(anchor) else None
-            if again is None or again.open is not None or again.end != len(probe):
-                return None
-            said = again.payload
-            if said.length != len(probe) or [getattr(said, name) for name in _COLUMNS] != same:
+            said = self._entire(probe, anchor) if probe.startswith(anchor) else None
+            if said is None or said.length != len(probe) or [getattr(said, name) for name in _COLUMNS] != same:
                 return None
             return said.fields
 
@@ -419,166 +421,118 @@ class Scanner:
 
 
 class _Build:
-    """A chunk while it is filled."""
+    """A chunk while it is filled: ``prints`` in parts, ``lines`` as rows of what :class:`Lines` has."""
 
     def __init__(self, block: Block, size: int) -> None:
         self.chunk = Chunk.empty()
         self.chunk.end, self.chunk.size = block.offset + len(block.data), size
-        self.outer = Outer(block)
         self._block = block
         self.prints: list[dict[str, np.ndarray]] = []
+        self.lines: list[tuple[int, int, int, Any]] = []
         self.bulk = 0
-        self._prefixes: dict[int, int] = {}
-        self._heads: dict[int, int] = {}
-        self._payloads: list[dict[str, np.ndarray]] = []
-        self._values: list[np.ndarray] = []
+        self._numbers: dict[int, int] = {}
+        self._payloads: list[dict[str, Any]] = []
         self._count = 0
         self._known: dict[int, int] = {}
-        self._single: list[tuple[Payload, int]] = []
         self._exact: list[tuple[int, int, int, int, str]] = []
 
     def prefix(self, prefix: Prefix | None) -> int:
         """Return the number of a prefix, -1 for none."""
-        if prefix is None:
-            return -1
-        number = self._prefixes.get(id(prefix))
-        if number is None:
-            number = self._prefixes[id(prefix)] = len(self.chunk.prefixes)
-            self.chunk.prefixes.append(prefix)
-        return number
+        return self._number(prefix, self.chunk.prefixes)
 
     def head(self, payload: Payload | None) -> int:
         """Return the number of a head, -1 for none."""
-        if payload is None:
-            return -1
-        number = self._heads.get(id(payload))
+        return self._number(payload, self.chunk.heads)
+
+    def _number(self, one: Any, known: list[Any]) -> int:
+        number = -1 if one is None else self._numbers.get(id(one))
         if number is None:
-            number = self._heads[id(payload)] = len(self.chunk.heads)
-            self.chunk.heads.append(payload)
+            number = self._numbers[id(one)] = len(known)
+            known.append(one)
         return number
 
-    def add_payloads(
-        self,
-        heads: np.ndarray,
-        norms: np.ndarray,
-        values: np.ndarray,
-        count: np.ndarray,
-        slack: float,
-        texts: pl.Series,
-        which: np.ndarray,
-    ) -> np.ndarray:
-        """Add payloads that share heads; return their numbers."""
-        made = columns(PAYLOADS, len(heads))
-        made["head"], made["norm"], made["count"] = heads, norms, count
-        made["slack"] = np.where(np.isfinite(norms), slack, 0.0)
-        made["key"] = value_keys(values, count)
-        made["length"] = texts.str.len_bytes().to_numpy()[which]
-        self._payloads.append(made)
-        self._values.append(values)
-        self._count += len(heads)
-        return np.arange(self._count - len(heads), self._count)
+    def add_payloads(self, **table: Any) -> np.ndarray:
+        """Add payloads (columns, but for their key, and ``values``); return their numbers."""
+        self._payloads.append(table)
+        self._count += len(table["head"])
+        return np.arange(self._count - len(table["head"]), self._count)
 
     def add_payload(self, payload: Payload) -> int:
         """Add a payload that was read exactly; return its number."""
-        number = self._known.get(id(payload))
-        if number is None:
-            number = self._known[id(payload)] = self._count
-            one = columns(PAYLOADS, 1)
-            head = payload.head or ()
-            values = np.full((1, VALUES), np.nan)
-            values[0, : min(len(head), VALUES)] = head[:VALUES]
-            one["head"][0] = self.head(payload)
-            one["norm"][0] = np.nan if payload.norm is None else payload.norm
-            one["slack"][0] = -1.0 if payload.norm is None else payload.norm_resolution
-            one["count"][0] = min(len(head), VALUES)
-            one["rounded"][0] = payload.head_resolution is not None
-            one["length"][0] = payload.length
-            one["key"] = value_keys(values, one["count"])
-            self._payloads.append(one)
-            self._values.append(values)
-            self._count += 1
-        return number
-
-    def line(self, line: int, offset: int, prefix: int, said: Any) -> None:
-        """Add a record that is no print."""
-        lines = self.chunk.lines
-        lines.line.append(line)
-        lines.offset.append(offset)
-        lines.prefix.append(prefix)
-        lines.said.append(said)
+        if id(payload) not in self._known:
+            values = (payload.head or ())[:VALUES]
+            self._known[id(payload)] = self._count
+            self.add_payloads(
+                values=[[*values, *[np.nan] * (VALUES - len(values))]],
+                head=[self.head(payload)],
+                norm=[np.nan if payload.norm is None else payload.norm],
+                slack=[-1.0 if payload.norm is None else payload.norm_resolution],
+                count=[len(values)],
+                rounded=[payload.head_resolution is not None],
+                length=[payload.length],
+            )
+        return self._known[id(payload)]
 
     def drop(self, lines: np.ndarray) -> None:
         """Forget what was found in bulk on lines that had to be read exactly after all; count the rest."""
         if len(lines):
-            self.prints = [
-                {name: column[~np.isin(part["line"], lines)] for name, column in part.items()} for part in self.prints
-            ]
-            if len(self.chunk.lines):
-                gone = set(lines.tolist())
-                old, self.chunk.lines = self.chunk.lines, Lines()
-                for row in zip(old.line, old.offset, old.prefix, old.said, strict=True):
-                    if row[0] not in gone:
-                        self.line(*row)
-        self.bulk = sum(len(part["line"]) for part in self.prints) + len(self.chunk.lines)
+            self.prints = [taken(part, ~np.isin(part["line"], lines)) for part in self.prints]
+            gone = set(lines.tolist())
+            self.lines = [row for row in self.lines if row[0] not in gone]
+        self.bulk = sum(len(part["line"]) for part in self.prints) + len(self.lines)
         self.chunk.accounting.whole += self.bulk
         if self._block.places is not None:
             self._into_the_file(self._block.places)
 
     def _into_the_file(self, places: Places) -> None:
         """Give what was found in bulk its place in the file, and what a collector said around it."""
-        lines = self.chunk.lines
-        server = {"offset": np.array(lines.offset, np.int64), "prefix": np.array(lines.prefix, np.int64)}
+        server = {
+            name: np.array([row[at] for row in self.lines], np.int64) for at, name in ((1, "offset"), (2, "prefix"))
+        }
         for part in (*self.prints, server):
             line, offset, record = places.find(part["offset"] - self._block.offset)
             first, number = distinct(part["prefix"].astype(np.int64) * len(places.times) + record)
             pairs = zip(record[first].tolist(), part["prefix"][first].tolist(), strict=True)
-            around = [self.prefix(within(self.outer.of(one), self.chunk.prefixes[inner])) for one, inner in pairs]
+            around = [self.prefix(within(places.prefix(one), self.chunk.prefixes[inner])) for one, inner in pairs]
             part |= {"line": line, "offset": offset, "prefix": np.array(around, np.int32)[number]}
-        lines.line, lines.offset, lines.prefix = (server[name].tolist() for name in ("line", "offset", "prefix"))
+        columns = (server[name].tolist() for name in ("line", "offset", "prefix"))
+        self.lines = [(*where, row[3]) for *where, row in zip(*columns, self.lines, strict=True)]
 
     def found(self, found: Found) -> None:
         """Add what was read exactly."""
         payload = found.payload
+        where = found.line, found.offset, self.prefix(found.prefix)
         if payload.kind == "event" and payload.site is not None and payload.event != "capture_plan":
             # The texts are hashed together, when the chunk is finished.
-            number = self.add_payload(payload)
-            self._exact.append((found.line, found.offset, self.prefix(found.prefix), number, found.text))
+            self._exact.append((*where, self.add_payload(payload), found.text))
         else:
-            self.line(found.line, found.offset, self.prefix(found.prefix), payload)
+            self.lines.append((*where, payload))
 
     def finish(self) -> Chunk:
         """Return the chunk, its rows in file order."""
         chunk = self.chunk
         if self._exact:
-            rows = list(zip(*self._exact, strict=True))
-            texts = [text.encode("latin-1").decode("utf-8", "replace") for text in rows[4]]
-            made = {
-                name: np.array(rows[at], PRINTS[name])
-                for at, name in enumerate(("line", "offset", "prefix", "payload"))
-            }
-            made["text"] = pl.Series(texts).hash().to_numpy()
-            self.prints.append(made)
+            *made, said = zip(*self._exact, strict=True)
+            texts = [text.encode("latin-1").decode("utf-8", "replace") for text in said]
+            rows: dict[str, Any] = dict(zip(("line", "offset", "prefix", "payload"), made, strict=True))
+            self.prints.append(rows | {"text": pl.Series(texts).hash().to_numpy()})
         if self.prints:
-            parts = self.prints
             prints = {
-                name: np.concatenate([part[name] for part in parts]).astype(kind) for name, kind in PRINTS.items()
+                name: np.concatenate([part[name] for part in self.prints]).astype(PRINTS[name]) for name in PRINTS
             }
-            if len(parts) > 1:
-                order = np.argsort(prints["offset"], kind="stable")
-                prints = {name: column[order] for name, column in prints.items()}
-            chunk.prints = prints
+            several = len(self.prints) > 1
+            chunk.prints = taken(prints, np.argsort(prints["offset"], kind="stable")) if several else prints
         if self._payloads:
-            chunk.payloads = {
+            chunk.values = np.concatenate([part["values"] for part in self._payloads])
+            table = {
                 name: np.concatenate([part[name] for part in self._payloads]).astype(kind)
                 for name, kind in PAYLOADS.items()
+                if name != "key"
             }
-            chunk.values = np.concatenate(self._values)
-        lines = chunk.lines
-        if any(one > other for one, other in zip(lines.offset, lines.offset[1:], strict=False)):
-            places = sorted(range(len(lines)), key=lines.offset.__getitem__)
-            for name in ("line", "offset", "prefix", "said"):
-                column = getattr(lines, name)
-                setattr(lines, name, [column[at] for at in places])
+            chunk.payloads = table | {"key": value_keys(chunk.values, table["count"])}
+        self.lines.sort(key=itemgetter(1))
+        if self.lines:
+            chunk.lines = Lines(*map(list, zip(*self.lines, strict=True)))
         return chunk
 
 
@@ -593,19 +547,21 @@ def distinct(names: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 def _cut(data: bytes) -> tuple[pl.Series, np.ndarray, int]:
     """Return a block's lines as text, which of them hold bytes that are not UTF-8 (``?`` there), and how many bytes."""
+    # polars would unpack what begins like an archive.
+    before = b"\n" if data[:1] in (b"x", b"\x1f", b"(") else b""
     try:
-        return pl.read_lines(data).to_series(), np.zeros(0, np.int64), 0
+        return pl.read_lines(before + data).to_series()[len(before) :], np.zeros(0, np.int64), 0
     except pl.exceptions.ComputeError:
         fixed = _ESCAPED.sub("?", data.decode("utf-8", "surrogateescape")).encode()
         raw = np.frombuffer(data, np.uint8)
         bad = np.flatnonzero(raw != np.frombuffer(fixed, np.uint8))
         lines = np.unique(np.searchsorted(np.flatnonzero(raw == ord("\n")), bad))
-        return pl.read_lines(fixed).to_series(), lines, len(bad)
+        return pl.read_lines(before + fixed).to_series()[len(before) :], lines, len(bad)
 
 
 def _one_pass(grammar: Grammar) -> str | None:
-    """Return an expression that finds any key of a record but the debug anchor's."""
-    keys = [key for key in grammar.keys if grammar.hot is None or key not in grammar.hot]
+    """Return an expression that finds any anchor but the debug anchor's."""
+    keys = [key for key in grammar.anchors if grammar.hot is None or key not in grammar.hot]
     keys = [key for key in keys if not any(other != key and other in key for other in keys)]
     return "|".join(re.sub(r"([.^$*+?{}()|\[\]\\])", r"\\\1", key) for key in keys) or None
 

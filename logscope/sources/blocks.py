@@ -9,9 +9,7 @@ from __future__ import annotations
 import io
 import json
 import re
-from collections import deque
 from dataclasses import dataclass, replace
-from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 from logscope.errors import InputError
@@ -46,7 +44,7 @@ class Block:
     continues
         data[0] continues a line begun in the block before.
     gap
-        lines were left out before this block (of a filtered copy, or of a file followed from its end).
+        lines were left out before this block (of a filtered copy).
     newlines
         the number of ``\n`` in data: counted once, for everybody.
     places
@@ -76,46 +74,32 @@ class Window:
 
     def __init__(self, read: Callable[[int], bytes]) -> None:
         self._read = read
-        self._pieces: deque[bytes] = deque()
-        self._start = 0  # taken bytes of the first piece: slicing it off would copy the rest every time
-        self.held = 0
+        self._data = bytearray()
+
+    @property
+    def held(self) -> int:
+        """How many bytes are there without reading on."""
+        return len(self._data)
 
     def fill(self, count: int) -> int:
         """Return how many of the next count bytes there are: fewer only when the stream ends (for now) before."""
-        while self.held < count and (piece := self._read(count - self.held)):
-            self._pieces.append(piece)
-            self.held += len(piece)
-        return min(self.held, count)
+        while len(self._data) < count and (piece := self._read(count - len(self._data))):
+            self._data += piece
+        return min(len(self._data), count)
 
     def find(self, byte: bytes, start: int, end: int, *, last: bool = False) -> int:
         """Return the first (or last) position of a byte in start..end, both filled, or -1."""
-        pieces = list(zip(accumulate(map(len, self._pieces), initial=-self._start), self._pieces, strict=False))
-        for base, piece in reversed(pieces) if last else pieces:
-            look = piece.rfind if last else piece.find
-            at = look(byte, max(start - base, 0), max(end - base, 0))
-            if at >= 0:
-                return base + at
-        return -1
+        return (self._data.rfind if last else self._data.find)(byte, start, end)
 
     def peek(self, count: int) -> bytes:
         """Return the next count bytes (fewer at the end) and stay where it stands."""
-        parts: list[memoryview] = []
-        left, start = self.fill(count), self._start
-        for piece in self._pieces:
-            if not left:
-                break
-            parts.append(memoryview(piece)[start : start + left])
-            left -= len(parts[-1])
-            start = 0
-        return b"".join(parts)
+        count = self.fill(count)
+        return bytes(memoryview(self._data)[:count])
 
     def take(self, count: int) -> bytes:
         """Return the next count bytes (fewer at the end) and go past them."""
         data = self.peek(count)
-        self.held -= len(data)
-        self._start += len(data)
-        while self._pieces and self._start >= len(self._pieces[0]):
-            self._start -= len(self._pieces.popleft())
+        del self._data[: len(data)]
         return data
 
 
@@ -170,18 +154,6 @@ def _parts(data: bytes) -> list[tuple[bytes, int]]:
         return [(data, newlines)]
     middle = data.rfind(b"\n", 0, len(data) // 2) + 1 or data.find(b"\n", len(data) // 2) + 1
     return _parts(data[middle:]) + _parts(data[:middle])
-
-
-def first_bytes(blocks: Iterable[Block], limit: int, warn: Callable[[str], None]) -> Iterator[Block]:
-    """Yield the blocks of the first ``limit`` bytes, the last of them final; warns when there are more."""
-    for block in blocks:
-        left = limit - block.offset
-        if len(block.data) > left or (len(block.data) == left and not block.final):
-            data = block.data[:left]
-            warn(f"only the first {limit} bytes were read")
-            yield replace(block, data=data, final=True, newlines=data.count(b"\n"))
-            return
-        yield block
 
 
 def filtered_header(first_line: bytes, file: str) -> dict[str, Any]:

@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 
 Input: TypeAlias = "str | bytes | os.PathLike[str] | Any"
 
-DEVICE_LIMIT = 256 << 20  # bytes read of a device when no limit is given: /dev/zero has no end
 _SNIFF = 4 << 10
 
 LOG_SUFFIXES = frozenset({".log", ".txt", ".out", ".err"})
@@ -53,13 +52,13 @@ def is_remote(text: str) -> bool:
     return not os.path.lexists(text) and not (glob.has_magic(text) and glob.glob(text))
 
 
-def expand(inputs: Input | Iterable[Input], *, limit: int | None = None) -> list[Source]:
+def expand(inputs: Input | Iterable[Input]) -> list[Source]:
     """Return what the user named as sources, each file once, in the order named.
 
     Taken are paths, globs (as a shell would match them, ``**`` too), directories, ``-`` for standard input, and
     binary or text file objects. A directory gives, recursively and sorted, its ``*.log *.txt *.out *.err`` (rotated
     and compressed forms too) and its text files without a suffix; links are followed, once; hidden files and folders
-    are not looked at; what else was left out is said in a warning. ``limit`` bounds the bytes of text read of each.
+    are not looked at; what else was left out is said in a warning.
 
     Warnings that concern no single source stand with the first one.
 
@@ -73,7 +72,7 @@ def expand(inputs: Input | Iterable[Input], *, limit: int | None = None) -> list
     """
     if isinstance(inputs, (str, bytes, os.PathLike)) or hasattr(inputs, "read"):
         inputs = [inputs]
-    found = _Expansion(limit)
+    found = _Expansion()
     for item in inputs:
         found.add(item)
     return found.result()
@@ -82,8 +81,7 @@ def expand(inputs: Input | Iterable[Input], *, limit: int | None = None) -> list
 class _Expansion:
     """The state of one :func:`expand`."""
 
-    def __init__(self, limit: int | None) -> None:
-        self._limit = limit
+    def __init__(self) -> None:
         self._sources: list[Source] = []
         self._by_file: dict[object, Source] = {}
         self._empty: list[tuple[str, list[str], bool]] = []  # directory, what was left out, was any file refused
@@ -129,12 +127,11 @@ class _Expansion:
                 stream.seek(stream.tell())
             stream = buffer
         key: object = id(stream)
-        status = None
         with contextlib.suppress(OSError, ValueError, AttributeError):
             status = os.fstat(stream.fileno())
             if stat.S_ISREG(status.st_mode) or name == "-":
                 key = _identity(status)
-        self._keep(key, Source(name or name_of(stream), stream=stream), status)
+        self._keep(key, Source(name or name_of(stream), stream=stream))
 
     def _add_path(self, path: str) -> None:
         try:
@@ -153,23 +150,20 @@ class _Expansion:
         elif not os.access(path, os.R_OK):
             raise unreadable(path, PermissionError(13, "Permission denied"))
         else:  # a pipe is not opened before it is read: opening waits for its writer
-            self._keep(_identity(status), Source(path, path=path), status)
+            self._keep(_identity(status), Source(path, path=path))
 
     def _add_file(self, path: str, status: os.stat_result) -> Source:
         """Add a plain file. Raises OSError when it cannot be opened."""
         form = form_of(_head(path))
         source = Source(path, path=path, compressed=form, size=None if form else status.st_size)
-        return self._keep(_identity(status), source, status)
+        return self._keep(_identity(status), source)
 
-    def _keep(self, key: object, source: Source, status: os.stat_result | None) -> Source:
+    def _keep(self, key: object, source: Source) -> Source:
         """Add a source, unless it is a file that is there already. Return the one that is kept."""
         kept = self._by_file.setdefault(key, source)
         if kept is not source:
             kept.warn(f"was also named as '{source.name}' and is read once")
             return kept
-        source.limit = self._limit
-        if self._limit is None and status and (stat.S_ISCHR(status.st_mode) or stat.S_ISBLK(status.st_mode)):
-            source.limit = DEVICE_LIMIT
         self._sources.append(source)
         return source
 
@@ -316,12 +310,9 @@ def missing(text: str) -> InputError:
     folder, name = os.path.split(text)
     while folder and not os.path.isdir(folder):
         folder, name = os.path.split(folder)
-        if not name:
-            break
-    try:
+    first = os.path.join(folder, name)
+    known: list[str] = []
+    with contextlib.suppress(OSError):
         known = os.listdir(folder or ".")
-    except OSError:
-        known = []
-    missing = os.path.join(folder, name)
-    why = f"there is no '{missing}'" if missing != text else None
+    why = f"there is no '{first}'" if first != text else None
     return InputError(f"there is no file '{text}'", why=why, help=did_you_mean(name, known))

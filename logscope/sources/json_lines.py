@@ -12,15 +12,18 @@ from __future__ import annotations
 
 import json
 import re
+from collections import defaultdict
 from datetime import UTC, datetime
 from functools import lru_cache
 from itertools import islice
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from logscope.sources.places import Line, Origin, both
+from logscope.model import NO_PREFIX, Prefix
+from logscope.sources.places import Line, within
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 _SAMPLE = 32  # lines that tell whether texts end with a newline of their own
 _PREFIX = 256  # text before an object, such as a tag
@@ -28,25 +31,29 @@ _LONGEST = 1 << 20  # bytes of a pretty-printed object
 _TEMPLATES, _KNOWN = 16, 4096
 _TRIES = 16  # places in a broken line where a whole object may begin
 
-_MESSAGES = ("log", "message", "msg", "textpayload", "line", "text", "body", "shortmessage")
-_SURE = 3  # so many of them are enough alone; the others need a time, a label or a level beside them
-_TIMES = ("time", "timestamp", "asctime", "ts", "datetime", "sourcerealtimetimestamp", "realtimetimestamp", "date")
-_LEVEL_KEYS = frozenset({"level", "levelname", "severity", "loglevel", "lvl", "priority"})
-_LABELS = {
-    **dict.fromkeys(("hostname", "host", "node", "nodename", "machine"), 0),
-    **dict.fromkeys(("systemdunit", "unit", "service", "servicename", "app", "appname", "job"), 1),
-    **dict.fromkeys(("pod", "podname", "syslogidentifier", "logstream"), 2),
-    **dict.fromkeys(("container", "containername", "tag"), 3),
-    **dict.fromkeys(("replica", "worker", "instance"), 4),
-}
-_RANKS = {
-    **{f"{name}rank": f"{name}_rank" for name in ("tp", "dp", "pp", "ep")},
-    **{name: f"{name}_rank" for name in ("tp", "dp", "pp", "ep")},
-    **dict.fromkeys(("rank", "globalrank", "localrank", "workerrank"), "rank"),
-    **dict.fromkeys(("pid", "processid", "process"), "pid"),
-}
-_TRACES = frozenset({"excinfo", "exctext", "exception", "traceback", "stacktrace", "stack"})
-_PARTS = frozenset({"p", "logtag", "partialmessage", "partiallast"})
+_SURE = 3  # so many keys of messages are enough alone; the others need a time, a label or a level beside them
+_RANK_COLUMNS = ("tp_rank", "dp_rank", "pp_rank", "ep_rank", "rank", "pid")
+# What keys are about (small letters and digits alone), the most telling first within a kind, the outermost label first.
+_KEYS = {
+    name: (kind, place)
+    for kind, groups in {
+        "message": ("log", "message", "msg", "textpayload", "line", "text", "body", "shortmessage"),
+        "time": (
+            "time", "timestamp", "asctime", "ts", "datetime", "sourcerealtimetimestamp", "realtimetimestamp", "date"
+        ),
+        "label": (
+            "hostname host node nodename machine", "systemdunit unit service servicename app appname job",
+            "pod podname syslogidentifier logstream", "container containername tag", "replica worker instance",
+        ),
+        "level": ("level levelname severity loglevel lvl priority",),
+        "trace": ("excinfo exctext exception traceback stacktrace stack",),
+        "stream": ("stream",), "part": ("p logtag partialmessage",), "last": ("partiallast",),
+        "rank": ("rank globalrank localrank workerrank",), "pid": ("pid processid process",),
+        **{f"{one}_rank": (f"{one} {one}rank",) for one in ("tp", "dp", "pp", "ep")},
+    }.items()
+    for place, names in enumerate(groups)
+    for name in names.split()
+}  # fmt: skip
 _TEXT = rb'[^"\\\n]*+(?:\\.[^"\\\n]*+)*+'  # of a JSON string
 _STRING = re.compile(_TEXT)
 _NUMERAL = rb"-?\d[\d.eE+-]*"
@@ -67,7 +74,8 @@ class _Found(NamedTuple):
     message: str | list[int]
     trace: tuple[str, str] | None  # its key and text
     time: str | None
-    origin: Origin
+    origin: Prefix
+    stream: str | None
     part: bool | None  # printed: the text goes on in the next line, or not
 
 
@@ -80,77 +88,48 @@ def said_by(text: bytes) -> _Found | None:
         thing = json.loads(text[begin:].rstrip(b" \t\r\n,]").decode("utf-8", "surrogateescape"), strict=False)
     except (ValueError, RecursionError):
         return None
-    return _found(thing)
-
-
-def _found(thing: dict[str, Any]) -> _Found | None:
-    """Return what a JSON object says; None without a message."""
-    message: tuple[int, int, str, str | list[int]] | None = None
-    time: tuple[int, str] | None = None
-    labels: list[tuple[int, str]] = []
-    said: dict[str, tuple[str, str]] = {}
-    ranks: list[tuple[str, int]] = []
-    objects = [(thing, 0, "")]
+    said: dict[str, list[tuple[int, int, str, Any]]] = defaultdict(list)  # by kind: depth, place, key, value
+    objects: list[tuple[dict[str, Any], int, str]] = [(thing, 0, "")]
     for inside, depth, parent in objects:
         for key, value in inside.items():
             if isinstance(value, dict):
                 objects.append((value, depth + 1, key))
                 continue
-            kind, rank = _kind(key, parent)
-            if kind == "message":
-                if isinstance(value, str) or _is_bytes(value):
-                    message = min(message or (9, 0, "", ""), (depth, rank, key, value), key=lambda item: item[:2])
-            elif kind == "time":
-                if (time is None or rank < time[0]) and (stamp := _stamp(value)):
-                    time = (rank, stamp)
-            elif kind == "label":
-                if isinstance(value, str) and value:
-                    labels.append((rank, value))
-            elif kind and isinstance(value, (str, int)):
-                number = str(value)
-                if kind not in _RANK_COLUMNS:
-                    said.setdefault(kind, (key, number))
-                elif number.isdigit() and len(number) < 10:
-                    ranks.append((kind, int(number)))
-    if message is None or (message[1] >= _SURE and not (time or labels or said)):
+            kind, place = _kind(key, parent)
+            if kind and _FITS.get(kind, _is_said)(value):
+                said[kind].append((depth, place, key, value))
+    messages = said.pop("message", [])
+    known = any(kind not in _RANK_COLUMNS for kind in said)
+    if not messages:
         return None
-    nothing = ("", "")
-    names = dict.fromkeys(name for _, name in sorted(labels, key=lambda label: label[0]))
-    origin = Origin(
-        "/".join(names) or None,
-        {"stdout": "stdout", "stderr": "stderr"}.get(said.get("stream", nothing)[1]),
-        said.get("level", nothing)[1] or None,
-        tuple(dict(ranks).items()),
+    _, place, key, message = min(messages, key=itemgetter(0, 1))
+    if place >= _SURE and not known:
+        return None
+
+    def first(kind: str) -> tuple[str, str]:
+        return next(((key, str(value)) for _, _, key, value in said[kind]), ("", ""))
+
+    labels = dict.fromkeys(value for *_, value in sorted(said["label"], key=itemgetter(1)))
+    numbers = [(kind, str(value)) for kind in _RANK_COLUMNS for *_, value in said[kind]]
+    columns: dict[str, Any] = {kind: int(text) for kind, text in numbers if text.isdigit() and len(text) < 10}
+    # A rank of no known kind tells no writers apart.
+    extra = [("level", first("level")[1]), ("rank", columns.pop("rank", None))]
+    origin = Prefix(
+        origin="/".join(labels) or None, extra=tuple(one for one in extra if one[1] not in ("", None)), **columns
     )
-    part: bool | None = None
-    if tag := said.get("part"):
-        part = tag[1] in ("P", "true", "True") and said.get("last", nothing)[1] not in ("true", "True")
-    trace = said.get("trace", nothing)
-    return _Found(message[2], message[3], trace if "\n" in trace[1] else None, time and time[1], origin, part)
-
-
-_RANK_COLUMNS = frozenset(_RANKS.values())
+    part = None
+    if said["part"]:
+        part = first("part")[1] in ("P", "true", "True") and first("last")[1] not in ("true", "True")
+    trace = first("trace")
+    stream, time = first("stream")[1], _stamp(min(said["time"], key=itemgetter(1))[3]) if said["time"] else None
+    return _Found(key, message, trace if "\n" in trace[1] else None, time, origin, stream, part)
 
 
 @lru_cache(maxsize=4096)
-def _kind(key: str, parent: str) -> tuple[str | None, int]:
+def _kind(key: str, parent: str) -> tuple[str, int]:
     """Return what a key of an object is about, and its place among those of its kind."""
-    name = re.sub(r"[^a-z0-9]", "", key.lower())
-    if name == "name":  # {"pod": {"name": ...}}
-        name = re.sub(r"[^a-z0-9]", "", parent.lower())
-    for kind, names in (("message", _MESSAGES), ("time", _TIMES)):
-        if name in names:
-            return kind, names.index(name)
-    if name in _LABELS:
-        return "label", _LABELS[name]
-    if name in _RANKS:
-        return _RANKS[name], 0
-    for kind, known in (("level", _LEVEL_KEYS), ("trace", _TRACES), ("stream", {"stream"})):
-        if name in known:
-            return kind, 0
-    if name in _PARTS:
-        return "last" if name == "partiallast" else "part", 0
-    return None, 0
+    name, above = (re.sub(r"[^a-z0-9]", "", one.lower()) for one in (key, parent))
+    return _KEYS.get(above if name == "name" else name, ("", 0))  # {"pod": {"name": ...}}
 
 
 def _is_bytes(value: Any) -> bool:
@@ -171,6 +150,18 @@ def _stamp(value: Any) -> str | None:
         return datetime.fromtimestamp(seconds, UTC).isoformat().replace("+00:00", "Z")
     except (TypeError, ValueError, OverflowError, OSError):
         return None
+
+
+def _is_said(value: Any) -> bool:
+    return isinstance(value, (str, int))
+
+
+# Which values of a kind count.
+_FITS: dict[str, Callable[[Any], bool]] = {
+    "message": lambda value: isinstance(value, str) or _is_bytes(value),
+    "label": lambda value: isinstance(value, str) and value != "",
+    "time": lambda value: _stamp(value) is not None,
+}
 
 
 @lru_cache(maxsize=4096)
@@ -205,7 +196,7 @@ class _Template:
     """The shape of a line: others of this shape are read by one pattern, and most of them share their origin."""
 
     def __init__(self, text: bytes, said: _Found) -> None:
-        self.known: dict[object, tuple[Origin, bool | None]] = {}
+        self.known: dict[object, tuple[bool | None, Prefix, str | None]] = {}
         pattern: list[bytes] = []
         groups: list[str] = []
         stack: list[tuple[bytes, str]] = []  # open brackets, under which key
@@ -226,7 +217,7 @@ class _Template:
                 elif kind == "time" and "when" not in groups and _stamp(value) == said.time:
                     kind = "when"
                 elif kind in ("time", "message"):
-                    kind = None
+                    kind = ""
                 if kind != "trace":  # stays as it is: a line with a traceback is read in full
                     shape = b'"%s"' % (b"(%s)" if kind else b"%s") if token[2] else b"(%s)" if kind else b"%s"
                     pattern[-1] = shape % (_TEXT if token[2] else _NUMERAL)
@@ -278,10 +269,10 @@ class JsonLines:
                         return None
                     if len(template.known) >= _KNOWN:
                         template.known.clear()
-                    known = template.known[others] = (said.origin, said.part)
+                    known = template.known[others] = (said.part, said.origin, said.stream)
                 when = _stamp(found[template.when].decode("utf-8", "replace")) if template.when else None
                 pieces = _pieces(found[template.text], found.start(template.text))
-                return self._line(start, pieces, known[1], when, known[0]), found.end()
+                return self._line(start, pieces, when, *known), found.end()
         return None
 
     def _read(self, data: bytes, start: int, *, final: bool) -> tuple[Line, int]:
@@ -302,7 +293,7 @@ class JsonLines:
         before = text[: text.find(b"{")]
         if tagged := _TAGGED.fullmatch(before):
             time = time or _stamp(tagged[1].decode())
-            origin = both(Origin(tagged[2].decode("utf-8", "surrogateescape")), origin)
+            origin = within(Prefix(origin=tagged[2].decode("utf-8", "surrogateescape")), origin)
         elif before.strip(b" \t[,\r\n"):
             pieces.append((before, start))
         elif not opens and not said.trace and text.endswith(b"\n") and len(self._templates) < _TEMPLATES:
@@ -314,14 +305,20 @@ class JsonLines:
             numbers = _NUMBER.finditer(text, at.end() if at else 0)
             signs = zip(said.message, numbers, strict=False)
             pieces += [(bytes([byte]), start + place.start()) for byte, place in signs]
-        line = self._line(start, pieces, said.part, time, origin)
+        line = self._line(start, pieces, time, said.part, origin, said.stream)
         if said.trace:
             line.pieces.extend(_string(text, start, *said.trace))
             end_line(line.pieces, start)
         return line, end
 
     def _line(
-        self, start: int, pieces: list[tuple[bytes, int]], part: bool | None, time: str | None, origin: Origin
+        self,
+        start: int,
+        pieces: list[tuple[bytes, int]],
+        time: str | None,
+        part: bool | None,
+        origin: Prefix,
+        stream: str | None,
     ) -> Line:
         """Return a line with its text, ended unless it goes on in the next one."""
         more = part if part is not None else self._ended
@@ -329,7 +326,7 @@ class JsonLines:
             more = False
         elif not more:
             end_line(pieces, start)
-        return Line(start, pieces or [(b"", start)], (origin.label, origin.stream), more, time, origin)
+        return Line(start, pieces or [(b"", start)], (origin.origin, stream), more, time, origin)
 
     def _learn(self, text: bytes, said: _Found) -> None:
         """Keep the shape of a line, where its own pattern reads it right."""
@@ -361,7 +358,7 @@ class JsonLines:
             pieces += _string(text[again:], start + again, follows.key, follows.message)
         if follows or pieces[0][0] is not cut:
             end_line(pieces, start)
-        return Line(start, pieces, time=follows and follows.time, origin=follows.origin if follows else Origin())
+        return Line(start, pieces, time=follows and follows.time, origin=follows.origin if follows else NO_PREFIX)
 
 
 def _string(text: bytes, start: int, key: str, value: str) -> list[tuple[bytes, int]]:

@@ -11,30 +11,13 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import numpy as np
 
+from logscope.model import NO_PREFIX, Prefix
 from logscope.sources.blocks import Block
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     Ints: TypeAlias = NDArray[np.int64]
-
-
-class Origin(NamedTuple):
-    """What a wrapper says of a line besides its time; None where it says nothing.
-
-    label
-        host, unit, service, pod, container, worker, outermost first, joined with ``/``: lines with different labels
-        come from different servers, or parts of them.
-    stream, level
-        ``stdout`` or ``stderr``; the level as printed. They tell no writers apart.
-    ranks
-        (``tp_rank``, 3) and the like, with ``pid``, named as the columns of a prefix; ``rank`` is of no known kind.
-    """
-
-    label: str | None = None
-    stream: str | None = None
-    level: str | None = None
-    ranks: tuple[tuple[str, int], ...] = ()
 
 
 @dataclass(slots=True)
@@ -48,7 +31,7 @@ class Places:
         bytes in the file for one byte of text: 1, or 2 for ASCII in UTF-16.
     times, origin
         of each record (a wrapped line, with all its parts): its time as ISO 8601 text as the wrapper says it, or None,
-        and an index into ``origins``, which are distinct.
+        and an index into ``origins``, distinct prefixes without a time: what else the wrapper says.
     """
 
     at: Ints
@@ -58,14 +41,22 @@ class Places:
     step: int = 1
     times: list[str | None] = field(default_factory=lambda: [None])
     origin: Ints = field(default_factory=lambda: np.zeros(1, np.int64))
-    origins: list[Origin] = field(default_factory=lambda: [Origin()])
+    origins: list[Prefix] = field(default_factory=lambda: [NO_PREFIX])
     order: Ints | None = None  # by offset; see position()
+    known: dict[int, Prefix] = field(default_factory=dict)  # see prefix()
 
     def find(self, positions: Ints | list[int]) -> tuple[Ints, Ints, Ints]:
         """Return line, offset and record of each position in the text."""
         positions = np.asarray(positions, np.int64)
         index = np.maximum(np.searchsorted(self.at, positions, side="right") - 1, 0)
         return self.line[index], self.offset[index] + (positions - self.at[index]) * self.step, self.record[index]
+
+    def prefix(self, record: int) -> Prefix:
+        """Return what was said around a record."""
+        if record not in self.known:
+            origin, time = self.origins[int(self.origin[record])], self.times[record]
+            self.known[record] = origin if time is None else replace(origin, time=time)
+        return self.known[record]
 
     def part(self, start: int, end: int) -> Places:
         """Return the places of text[start:end]."""
@@ -97,7 +88,7 @@ class Line(NamedTuple):
     key: object = None
     more: bool = False
     time: str | None = None
-    origin: Origin = Origin()
+    origin: Prefix = NO_PREFIX
 
 
 def plain_places(block: Block) -> Places:
@@ -180,19 +171,20 @@ def through(lines: list[Line], outer: Places) -> Places:
         record = np.concatenate([record, record[piece]])
         order = np.argsort(at, kind="stable")
         at, line, offset, record = at[order], line[order], offset[order], record[order]
-    known: dict[tuple[int, Origin], int] = {}
+    known: dict[tuple[int, Prefix], int] = {}
     pairs = zip(outer.origin[around].tolist(), [line.origin for line in lines], strict=True)
     origin = np.array([known.setdefault(pair, len(known)) for pair in pairs])
     times = [line.time or outer.times[number] for line, number in zip(lines, around.tolist(), strict=True)]
-    return Places(at, line, offset, record, outer.step, times, origin, [both(outer.origins[o], i) for o, i in known])
+    return Places(at, line, offset, record, outer.step, times, origin, [within(outer.origins[o], i) for o, i in known])
 
 
-def both(outer: Origin, inner: Origin) -> Origin:
-    """Return what two wrappers, one in the other, say."""
-    labels = dict.fromkeys(label for label in (outer.label, inner.label) if label)
-    return Origin(
-        "/".join(labels) or None,
-        inner.stream or outer.stream,
-        inner.level or outer.level,
-        tuple(dict([*outer.ranks, *inner.ranks]).items()),
-    )
+def within(outer: Prefix, inner: Prefix) -> Prefix:
+    """Return what is known from a wrapper and from what stands in it, which overrides."""
+    if outer is NO_PREFIX:
+        return inner
+    labels = [label for label in (outer.origin, inner.origin) if label]
+    columns = {
+        name: getattr(outer if getattr(inner, name) is None else inner, name)
+        for name in ("time", "pid", "dp_rank", "pp_rank", "tp_rank", "ep_rank")
+    }
+    return Prefix(origin="/".join(labels) or None, extra=outer.extra + inner.extra, peeled=inner.peeled, **columns)

@@ -24,13 +24,7 @@ if TYPE_CHECKING:
     from logscope.sources.streams import Source
 
 
-def remote_sources(
-    text: str,
-    options: Options | None = None,
-    *,
-    limit: int | None = None,
-    quiet: bool = False,
-) -> list[Source]:
+def remote_sources(text: str, options: Options | None = None, *, quiet: bool = False) -> list[Source]:
     """Bring what is new of ``host:/path`` to the cache; return it as sources that carry the remote name.
 
     ``path`` of each is the local copy, which :func:`logscope.fetch.origin` knows. Where stderr is a terminal it shows
@@ -45,7 +39,7 @@ def remote_sources(
     options = options or Options(ssh=ssh_command(), digest=False)
     sources = []
     for file in cached(_spec(text), options, terminal=None if quiet else sys.stderr):
-        [source] = expand(Path(file.file), limit=limit)
+        [source] = expand(Path(file.file))
         source.name = f"{file.host}:{file.path}"
         # That the log was rotated, and what of it is missing, belongs to the answer.
         source.warnings += file.notices
@@ -70,7 +64,7 @@ def follow_blocks(
 
     """
     chunks = remote_follow(_spec(text), options or Options(ssh=ssh_command()), notice=warn, stop=stop)
-    return tail_blocks(_RemoteTail(chunks, os.fsdecode(text)), 0.0, stop, idle, from_start=True)
+    return tail_blocks(_RemoteTail(chunks, os.fsdecode(text)), 0.0, stop, idle)
 
 
 def _spec(text: str) -> Spec:

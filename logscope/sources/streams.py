@@ -28,7 +28,6 @@ from logscope.sources.blocks import (
     Window,
     cut_blocks,
     filtered_header,
-    first_bytes,
     original_blocks,
 )
 
@@ -39,6 +38,7 @@ Form: TypeAlias = Literal["gz", "bz2", "xz", "zst"]
 Read: TypeAlias = "Callable[[int], bytes]"
 
 PIPE_SIZE = 1 << 20
+DEVICE_LIMIT = 256 << 20  # bytes read of a device: /dev/zero has no end
 HEAD = 18  # bytes that are needed to tell the form of an archive
 # One call takes and gives at most this much: a bomb stays small, and a call that meets damage loses little good text
 # (larger steps are not faster).
@@ -75,12 +75,8 @@ class Source:
         bytes of the text: None when unknown (compressed, pipe, device).
     compressed
         ``gz``, ``bz2``, ``xz``, ``zst`` or None; of a pipe known once it is read.
-    limit
-        bytes of text that are read at most.
     saved_run
         True for a folder that ``Run.save`` wrote: it has no blocks.
-    original
-        what a filtered copy says of the log it was made from (``lines``, ``bytes``, ...), once it is read.
 
     ``warnings`` are sentences about this input, for the user; complete when the blocks have been read.
     """
@@ -90,9 +86,7 @@ class Source:
     stream: Any = field(default=None, repr=False)
     size: int | None = None
     compressed: Form | None = None
-    limit: int | None = None
     saved_run: bool = False
-    original: dict[str, Any] | None = None
     warnings: list[str] = field(default_factory=list)
     _start: int | None = field(default=None, repr=False)
     _opened: bool = field(default=False, repr=False)
@@ -103,11 +97,10 @@ class Source:
         if sentence not in self.warnings:
             self.warnings.append(sentence)
 
-    def blocks(self, *, size: int = BLOCK_SIZE, slack: int = LINE_SLACK, limit: int | None = None) -> Iterator[Block]:
+    def blocks(self, *, size: int = BLOCK_SIZE, slack: int = LINE_SLACK) -> Iterator[Block]:
         """Yield the text as blocks: at least one, the last one final. An empty input is one empty block.
 
         ``size`` and ``slack`` (bytes) are explained at :func:`.blocks.cut`; no block is longer than their sum.
-        ``limit`` bytes are read at most.
 
         A damaged archive, or a file that becomes shorter meanwhile, gives what could be read and a warning.
 
@@ -117,14 +110,8 @@ class Source:
             When the input cannot be opened or read, or is a pipe that was read before.
 
         """
-        if size < 1 or slack < 0:
-            raise ValueError("a block has at least one byte")
         if self.saved_run:
             raise InputError(f"'{self.name}' is a saved run, not a log")
-        limit = min((value for value in (limit, self.limit) if value is not None), default=None)
-        return self._blocks(size, slack, limit)
-
-    def _blocks(self, size: int, slack: int, limit: int | None) -> Iterator[Block]:
         try:
             with self._window() as raw:
                 window = raw
@@ -132,8 +119,7 @@ class Source:
                 if self.compressed is not None:
                     text = self._unpacked(self.compressed, raw)
                     window = Window(lambda _: next(text, b""))
-                found = self._understood(window, size, slack)
-                yield from found if limit is None else first_bytes(found, limit, self.warn)
+                yield from self._understood(window, size, slack)
         except OSError as error:
             raise unreadable(self.name, error) from error
 
@@ -148,10 +134,10 @@ class Source:
         if not head.startswith(FILTERED):
             return cut_blocks(window, self.name, size=size, slack=slack)
         have = window.fill(_HEADER_LIMIT)
-        self.original = filtered_header(window.take(window.find(b"\n", 0, have) + 1 or have), self.name)
+        header = filtered_header(window.take(window.find(b"\n", 0, have) + 1 or have), self.name)
         # The first piece of a long line must hold the whole place before its text.
         kept = cut_blocks(window, self.name, size=max(size, _SNIFF), slack=slack)
-        return original_blocks(kept, self.name, self.original, self.warn, size=size)
+        return original_blocks(kept, self.name, header, self.warn, size=size)
 
     def _unpacked(self, form: Form, window: Window) -> Iterator[bytes]:
         """Yield the text of an archive, as far as it can be had, and warn of the rest."""
@@ -172,22 +158,26 @@ class Source:
         fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
         try:
             status = os.fstat(fd)
+            device = stat.S_ISCHR(status.st_mode) or stat.S_ISBLK(status.st_mode)
             # Files of /proc have no size before they are read.
-            plain = stat.S_ISREG(status.st_mode) and status.st_size
+            size = DEVICE_LIMIT if device else stat.S_ISREG(status.st_mode) and status.st_size
             widen(fd)
-            yield Window(self._file_reader(fd, status.st_size) if plain else _pipe_reader(fd))
+            read = self._file_reader(fd, size, device=device) if size else _pipe_reader(fd)
+            yield Window(read)
         finally:
             os.close(fd)
 
-    def _file_reader(self, fd: int, left: int) -> Read:
+    def _file_reader(self, fd: int, left: int, *, device: bool) -> Read:
         """Return what reads a file up to the size first seen: a log that grows faster than it is read has an end."""
 
         def read(count: int) -> bytes:
             nonlocal left
             data = os.read(fd, min(count, left, PIPE_SIZE))
-            if left and not data:
+            if left and not data and not device:
                 self.warn(f"became shorter while it was read: {left} bytes are missing at its end")
             left -= len(data)
+            if device and data and not left:
+                self.warn(f"only the first {DEVICE_LIMIT} bytes were read")
             return data
 
         return read

@@ -31,7 +31,6 @@ def follow(
     *,
     poll: float = 0.05,
     stop: threading.Event | None = None,
-    from_start: bool = True,
     idle: float | None = None,
     size: int = BLOCK_SIZE,
     slack: int = LINE_SLACK,
@@ -45,8 +44,6 @@ def follow(
         seconds between two looks.
     stop
         ends the following within one poll.
-    from_start
-        False begins behind what is there already (it is read all the same: line numbers stay true).
     idle
         seconds without anything new after which the following ends; None: never.
     warn
@@ -64,21 +61,16 @@ def follow(
         When there is no such file, it cannot be read, or it is compressed or filtered and so does not grow by lines.
 
     """
-    tail = _open(path, size, slack, warn or (lambda _: None))
-    return tail_blocks(tail, poll, stop, idle, from_start=from_start)
+    return tail_blocks(_open(path, size, slack, warn or (lambda _: None)), poll, stop, idle)
 
 
-def tail_blocks(
-    tail: Tail, poll: float, stop: threading.Event | None, idle: float | None, *, from_start: bool
-) -> Iterator[Block | None]:
+def tail_blocks(tail: Tail, poll: float, stop: threading.Event | None, idle: float | None) -> Iterator[Block | None]:
     """Yield what a tail has, and None at every poll that brought nothing, until it is over, stopped or idle.
 
     When it cannot be read any more, the final block comes all the same, before the error.
     """
     begun = False
     try:
-        while not from_start and tail.next() is not None:
-            tail.gap = True
         news = time.monotonic()
         while stop is None or not stop.is_set():
             if tail.is_over():
@@ -110,7 +102,6 @@ class Tail:
 
     def __init__(self, fd: int, name: str, size: int, slack: int, *, owned: bool) -> None:
         self.name = name
-        self.gap = False
         self.ended = False  # for good: nothing can follow
         self._fd, self._owned = fd, owned
         self._size, self._slack = size, slack
@@ -158,11 +149,10 @@ class Tail:
         if not self._offset:
             _refuse(self.name, data)
         newlines = data.count(b"\n")
-        block = Block(self.name, self._offset, self._line, data, final, self._continues, self.gap, newlines)
+        block = Block(self.name, self._offset, self._line, data, final, self._continues, newlines=newlines)
         self._offset += length
         self._line += newlines
         self._continues = not data.endswith(b"\n")
-        self.gap = False
         return block
 
     def close(self) -> None:

@@ -22,7 +22,7 @@ import numpy as np
 
 from logscope.sources.blocks import LINE_SLACK, Block
 from logscope.sources.json_lines import JsonLines, end_line, is_pretty
-from logscope.sources.places import Line, Origin, Places, joined, part_of, plain_places, through
+from logscope.sources.places import Line, Places, joined, part_of, plain_places, through
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -47,8 +47,8 @@ def unwrap(
     a file, what did not fit. Lines may be held back, at most 1 MiB of them, until the next part of the first has come.
     ``labels`` makes the layer that learns what stands before lines, innermost, for each file.
     """
-    learned: Layer | None = None
     layers: list[Layer] = []
+    learned: list[Layer] = []  # none, or the one of this file
     recent: deque[tuple[bool, ...]] = deque(maxlen=_RECENT)
     size = lines = 0  # of the file, read since the last block was given
     for block in blocks:
@@ -66,9 +66,9 @@ def unwrap(
             if isinstance(layers[number], _Utf16):  # lines are those of its signs, not of its bytes
                 physical = ready
         if labels is not None:
-            learned = learned or labels()
-            ready = [inner for outer in ready for inner in learned.take(outer)]
-        if layers or learned is not None:
+            learned = learned or [labels()]
+            ready = [inner for outer in ready for inner in learned[0].take(outer)]
+        if layers or learned:
             size += len(block.data)
             lines += sum(part.newlines or part.data.count(b"\n") for part in physical)
             lines += bool(block.final and physical[-1].data) and not physical[-1].data.endswith(b"\n")
@@ -76,11 +76,10 @@ def unwrap(
                 part.read, size, lines = (size, lines), 0, 0
         yield from ready
         if block.final:
-            for layer in [*layers, *([learned] if learned is not None else [])]:
+            for layer in [*layers, *learned]:
                 layer.tell(warn)
-            layers.clear()
+            layers, learned = [], []
             recent.clear()
-            learned = None
 
 
 class Layer(Protocol):
@@ -118,21 +117,13 @@ def _wrapper(block: Block, recent: deque[tuple[bool, ...]], *, first: bool) -> L
     return None
 
 
-class Unwrapping(Protocol):
-    """Takes single lines out of their wrapper."""
+class Form(Protocol):
+    """A way to wrap single lines; one that is known by itself also has ``fits(data, start, end)``, asked of a line."""
 
     name: str
 
     def lines(self, data: bytes, *, final: bool) -> Iterator[Line]:
         """Yield every line of the data; ends early where the last one is not complete and may still become so."""
-
-
-class Form(Unwrapping, Protocol):
-    """A way to wrap single lines that is known by itself."""
-
-    @staticmethod
-    def fits(data: bytes, start: int, end: int) -> bool:
-        """Tell whether the line data[start:end] is wrapped so."""
 
 
 # What begins so is no continuation: the last part of the line before was lost.
@@ -142,7 +133,7 @@ _BEGINS = re.compile(rb"\[?\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d")
 class Lines:
     """A layer of lines that are wrapped one by one; parts of one line are joined in the place of the first."""
 
-    def __init__(self, form: Unwrapping) -> None:
+    def __init__(self, form: Form) -> None:
         self._form = form
         self._held: Block | None = None
         self._lines = self._odd = self._broken = 0
@@ -252,7 +243,6 @@ class CriLines:
 
     def lines(self, data: bytes, *, final: bool) -> Iterator[Line]:  # noqa: ARG002 - a line is complete
         """See :class:`Form`."""
-        origins = {stream: Origin(stream=stream.decode()) for stream in (b"stdout", b"stderr")}
         start, length = 0, len(data)
         while start < length:
             end = data.find(b"\n", start) + 1 or length
@@ -264,11 +254,11 @@ class CriLines:
                 more = tag == b"P"
                 # The newline of a part is not of the text, nor a \r before it.
                 text = data[found.end() : end].rstrip(b"\r\n") if more else data[found.end() : end]
-                yield Line(start, [(text, found.end())], stream, more, time.decode(), origins[stream])
+                yield Line(start, [(text, found.end())], stream, more, time.decode())
             start = end
 
 
-_FORMS: tuple[type[Form], ...] = (CriLines, JsonLines)
+_FORMS: tuple[type[CriLines | JsonLines], ...] = (CriLines, JsonLines)
 
 
 # UTF-16 with a byte order mark, as PowerShell writes it.

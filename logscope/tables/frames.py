@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 from math import isfinite
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import polars as pl
@@ -23,29 +23,20 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from logscope.model import Payload, Prefix
+    from logscope.tables.saved import Saved
     from logscope.tables.select import Select
     from logscope.tables.tables import Tables
 
-
-class Columns(Protocol):
-    """Where columns come from.
-
-    Tables are ``passes``, ``records``, ``server``; ``lines`` (LINES); ``payloads``: what heads and, behind them, server
-    rows say; ``prefixes``: what prefixes say. ``files`` are the names, ``heads`` is the number of heads.
-    """
-
-    files: list[str]
-    heads: int
-
-    def column(self, table: str, name: str) -> pl.Series:
-        """Return a column."""
-
-    def head_rows(self, heads: pl.Series) -> pl.Series:
-        """Return where in ``payloads`` these heads stand."""
+    Columns: TypeAlias = "Held | Saved"
 
 
 class Held:
-    """The columns of tables in memory. Batches share their heads: only those of this one are looked at."""
+    """The columns of tables in memory. Batches share their heads: only those of this one are looked at.
+
+    Tables are ``passes``, ``records``, ``server``; ``lines`` (LINES); ``payloads``: what heads and, behind them, server
+    rows say; ``prefixes``: what prefixes say. ``files`` are the names, ``heads`` is the number of heads.
+    :class:`~logscope.tables.saved.Saved` gives the same of a saved run.
+    """
 
     def __init__(self, tables: Tables) -> None:
         self._tables = tables

@@ -5,36 +5,28 @@ This module is responsible for that view, which people use who look at one pass 
 
 from __future__ import annotations
 
-from dataclasses import fields
 from typing import TYPE_CHECKING
 
 import polars as pl
 
-from logscope.model import NO_PREFIX, ForwardPass, Payload, Record, ServerEvent
+from logscope.model import NO_PREFIX, ForwardPass, Record, ServerEvent
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
-    from logscope.model import Occurrence
+    from logscope.model import Occurrence, Payload
     from logscope.report import Item
     from logscope.tables.tables import Tables
 
-_NAMES = [one.name for one in fields(Payload)]
-# The parts of a payload that a head leaves out.
-_VARYING = [_NAMES.index(name) for name in ("norm", "norm_resolution", "head", "length")]
 
-
-def items(tables: Tables, *, copies: bool = True) -> Iterator[Item]:
-    """Yield segments, forward passes and server lines, file by file, in the order of their first lines.
-
-    ``copies`` False leaves out the places of copies that say word for word what the first one says.
-    """
+def items(tables: Tables) -> Iterator[Item]:
+    """Yield segments, forward passes and server lines, file by file, in the order of their first lines."""
     places = [
         table.select("file", "offset", row=pl.int_range(pl.len()) * sign + shift)
         for table, sign, shift in ((tables.passes, 1, 0), (tables.server, -1, -1))
     ]
     order = pl.concat(places).sort("file", "offset", maintain_order=True)["row"].to_list()
-    passes, server = _forwards(tables, copies=copies), _server_events(tables)
+    passes, server = _forwards(tables), _server_events(tables)
     waiting = tables.segments
     at = {(one.file, one.number): number for number, one in enumerate(waiting)}
     told = 0
@@ -55,8 +47,8 @@ def _server_events(tables: Tables) -> list[ServerEvent]:
     ]
 
 
-def _forwards(tables: Tables, *, copies: bool) -> list[ForwardPass]:
-    records = _records(tables, copies=copies)
+def _forwards(tables: Tables) -> list[ForwardPass]:
+    records = _records(tables)
     names = ("number", "segment", "group", "role", "file", "phase", "evidence", "why", "during", "complete")
     made = []
     for row in tables.passes.select(*names, "expected", "time", "first", "last").iter_rows():
@@ -66,36 +58,20 @@ def _forwards(tables: Tables, *, copies: bool) -> list[ForwardPass]:
     return made
 
 
-def _records(tables: Tables, *, copies: bool) -> list[Record]:
-    whole = list(map(_filler, tables.heads))
+def _records(tables: Tables) -> list[Record]:
     columns = tables.records.select("head", "norm", "slack", "values", "length", "copies")
     made: list[Record] = []
     said: list[Payload] = []
     for head, norm, slack, values, length, number in columns.iter_rows():
-        said.append(whole[head](norm, slack, values, length))
+        said.append(tables.heads[head].filled(norm, slack, values, length))
         made.append(Record((0, 0, NO_PREFIX, said[-1]), number))
     firsts = set(tables.records["print"].to_list())
     prints = tables.prints.with_row_index("row")
-    if not copies:
-        prints = prints.filter(pl.col("head").is_not_null() | pl.col("row").is_in(firsts))
     for row, record, line, offset, prefix, same, norm, slack, values, _, head, length in prints.iter_rows():
-        payload = said[record] if head is None else whole[head](norm, slack, values, length)
+        payload = said[record] if head is None else tables.heads[head].filled(norm, slack, values, length)
         occurrence: Occurrence = (line, offset, tables.prefixes[prefix], payload)
         if row in firsts:
             made[record].first = occurrence
         else:
             (made[record].others if same else made[record].variants).append(occurrence)
     return made
-
-
-def _filler(head: Payload) -> Callable[..., Payload]:
-    """Return what makes the payload of a record from its head and VARYING."""
-    start = [getattr(head, name) for name in _NAMES]
-
-    def fill(norm: float | None, slack: float, values: list[float] | None, length: int) -> Payload:
-        whole = start.copy()
-        for place, value in zip(_VARYING, (norm, slack, values and tuple(values), length), strict=True):
-            whole[place] = value
-        return Payload(*whole)
-
-    return fill

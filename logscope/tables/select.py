@@ -31,18 +31,14 @@ from logscope.model import DURING, PHASES, ROLES
 from logscope.tables.frames import prefix_frame
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from logscope.tables.tables import Tables
 
 # SGLang's names of forward modes, and what people call them.
 PHASE_ALIASES = {
-    "target_verify": "verify",
-    "draft_extend_v2": "draft_extend",
-    "mixed": "extend",
-    "prefill": "extend",
-}
-_RANK_NAMES = {"dp": "dp_rank", "pp": "pp_rank", "tp": "tp_rank", "ep": "ep_rank"}
+    "target_verify": "verify", "draft_extend_v2": "draft_extend", "mixed": "extend", "prefill": "extend",
+}  # fmt: skip
 _BOUND = re.compile(
     r"(?:(?:(?P<year>\d{4})-)?(?P<month>\d\d)-(?P<day>\d\d))?"
     r"(?:(?<=\d)[T ](?=\d))?(?:(?P<clock>\d\d:\d\d(?::\d\d(?:[.,]\d+)?)?)(?P<zone>Z|[+-]\d\d:?\d\d)?)?"
@@ -74,22 +70,6 @@ def read_time(text: str) -> Time | None:
     if clock and not (clock[:2] <= "24" and clock[3:5] <= "59"):
         return None
     return Time(found["year"], date, clock.replace(",", ".") if clock else None)
-
-
-def _before(printed: Time, bound: Time) -> bool:
-    """Tell whether a printed time lies before a bound, by the parts both have."""
-    return _parts(printed, bound) < _parts(bound, printed)
-
-
-def _after(printed: Time, bound: Time) -> bool:
-    """Tell whether a printed time lies after a bound; ``12:30`` includes all of that minute, a date all of that day."""
-    mine, its = _parts(printed, bound), _parts(bound, printed)
-    return [part[: len(end)] for part, end in zip(mine, its, strict=True)] > its
-
-
-def _parts(time: Time, other: Time) -> list[str]:
-    """Return the parts of a time that the other has too, most significant first."""
-    return [part for part, theirs in zip(time, other, strict=True) if part is not None and theirs is not None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,16 +140,11 @@ class Select:
 
     def __str__(self) -> str:
         """Return the selection in words: ``phase verify, extend; layer 31``."""
-        parts = {
-            "phase": ", ".join(self.phase),
-            "role": ", ".join(self.role),
-            "rank": ", ".join(map(str, self.rank)),
-            "site": ", ".join(self.site),
-            "layer": ", ".join(str(r.start) if len(r) == 1 else f"{r.start}-{r.stop - 1}" for r in self.layer),
-            "during": ", ".join(self.during),
-            "since": str(self.since or ""),
-            "until": str(self.until or ""),
-        }
+        layers = (str(one.start) if len(one) == 1 else f"{one.start}-{one.stop - 1}" for one in self.layer)
+        lists: dict[str, Iterable[object]] = {"phase": self.phase, "role": self.role, "rank": self.rank}
+        lists |= {"site": self.site, "layer": layers, "during": self.during}
+        parts = {name: ", ".join(map(str, values)) for name, values in lists.items()}
+        parts |= {"since": str(self.since or ""), "until": str(self.until or "")}
         return "; ".join(f"{name} {words}" for name, words in parts.items() if words) or "everything"
 
     @property
@@ -183,15 +158,14 @@ class Select:
         Of a pass the records of selected sites, layers and ranks are kept, with all their copies; one without such
         records goes. Server lines have no phase, role, site or layer, and stay.
         """
-        writers = _mask(prefix_frame(tables.prefixes), self._writers())
-        labels = self._labels("phase", "role", "during")
-        passes = _mask(tables.passes, [*labels, *self._times(tables.passes["time"], "time")])
+        writers = _mask(prefix_frame(tables.prefixes), self._tests("rank"))
+        passes = _mask(tables.passes, self._tests("phase", "role", "during", times=tables.passes["time"]))
         records = passes.gather(tables.passes["key"].search_sorted(tables.records["pass"]))
-        records &= _mask(tables.records, [*self._labels("site"), *self._layers()])
+        records &= _mask(tables.records, self._tests("site", "layer"))
         if self.rank:
             printed = tables.prints["record"].filter(writers.gather(tables.prints["prefix"]))
             records &= pl.int_range(len(records), eager=True).is_in(printed.unique().implode())
-        lines = _mask(tables.server, [*self._labels("during"), *self._times(tables.server["time"], "time")])
+        lines = _mask(tables.server, self._tests("during", times=tables.server["time"]))
         return tables.keep(records, lines & writers.gather(tables.server["prefix"]))
 
     def of_events(self, column: Callable[[str], pl.Series]) -> pl.Series:
@@ -200,41 +174,45 @@ class Select:
         An event that has no phase, role, site or layer does not belong to a selection of one: unlike :meth:`filter`,
         this leaves server lines out then, and the copies of other ranks.
         """
-        tests = [*self._labels("phase", "role", "site", "during"), *self._layers(), *self._writers()]
-        if self.since is not None or self.until is not None:
-            tests += self._times(column("seen"), "seen")
+        times = column("seen").alias("seen") if self.since or self.until else None
+        tests = self._tests("phase", "role", "site", "during", "layer", "rank", times=times)
         names = sorted({"line"}.union(*(test.meta.root_names() for test in tests)))
         return _mask(pl.DataFrame([column(name).alias(name) for name in names]), tests)
 
-    def _labels(self, *names: str) -> list[pl.Expr]:
-        return [pl.col(name).cast(pl.String).is_in(getattr(self, name)) for name in names if getattr(self, name)]
-
-    def _layers(self) -> list[pl.Expr]:
-        wanted = [pl.col("layer").is_between(one.start, one.stop - 1) for one in self.layer]
-        return [pl.any_horizontal(wanted)] if wanted else []
-
-    def _writers(self) -> list[pl.Expr]:
-        return [pl.any_horizontal(rank.accepts() for rank in self.rank)] if self.rank else []
-
-    def _times(self, printed: pl.Series, name: str) -> list[pl.Expr]:
-        if self.since is None and self.until is None:
-            return []
-        return [pl.col(name).is_in([time for time in printed.unique().drop_nulls() if self.accepts_time(time)])]
+    def _tests(self, *names: str, times: pl.Series | None = None) -> list[pl.Expr]:
+        """Return what these parts ask of columns of these names, and the bounds of the column of times."""
+        tests = []
+        for name in (name for name in names if getattr(self, name)):
+            if name == "rank":
+                tests.append(pl.any_horizontal(rank.accepts() for rank in self.rank))
+            elif name == "layer":
+                ranges = (pl.col("layer").is_between(one.start, one.stop - 1) for one in self.layer)
+                tests.append(pl.any_horizontal(ranges))
+            else:
+                tests.append(pl.col(name).cast(pl.String).is_in(getattr(self, name)))
+        if times is not None and (self.since or self.until):
+            within = [time for time in times.unique().drop_nulls() if self.accepts_time(time)]
+            tests.append(pl.col(times.name).is_in(within))
+        return tests
 
     def accepts_time(self, time: str) -> bool:
         """Tell whether a printed time lies within the bounds.
 
-        One that has no part in common with a bound (a clock against a date) lies outside any.
+        Compared are the parts that it has in common with a bound, most significant first; ``12:30`` includes all of
+        that minute, a date all of that day. One that has no part in common (a clock against a date) lies outside.
         """
+        printed, inside = read_time(time), []
+        for bound in (self.since, self.until):
+            common = [(one, end) for one, end in zip(printed or (), bound or (), strict=False) if one and end]
+            if bound is not None and not common:
+                return False
+            mine, its = [one for one, _ in common], [end for _, end in common]
+            shortened = [one[: len(end)] for one, end in common]
+            inside.append(mine >= its if bound is self.since else shortened <= its)
         since, until = self.since, self.until
-        printed = read_time(time)
-        if printed is None or not all(_parts(printed, bound) for bound in (since, until) if bound is not None):
-            return False
-        late = since is None or not _before(printed, since)
-        early = until is None or not _after(printed, until)
-        if since is not None and until is not None and _over_midnight(since, until):
-            return late or early
-        return late and early
+        if since and until and since.date is None and until.date is None and str(since) > str(until):  # over midnight
+            return any(inside)
+        return all(inside)
 
 
 def _mask(table: pl.DataFrame, tests: Sequence[pl.Expr]) -> pl.Series:
@@ -242,17 +220,6 @@ def _mask(table: pl.DataFrame, tests: Sequence[pl.Expr]) -> pl.Series:
     if not tests:
         return pl.Series([True]).new_from_index(0, table.height)
     return table.select(pl.all_horizontal(tests).fill_null(value=False)).to_series()
-
-
-def _over_midnight(since: Time, until: Time) -> bool:
-    """Tell whether two bounds without a date enclose a midnight."""
-    return (
-        since.date is None
-        and until.date is None
-        and since.clock is not None
-        and until.clock is not None
-        and since.clock > until.clock
-    )
 
 
 def _words(values: str | Sequence[str]) -> list[str]:
@@ -284,18 +251,12 @@ def _phase(word: str) -> str:
 
 def _rank(word: str) -> Rank:
     """Return a rank selection from ``3``, ``rank3``, ``tp3``, ``DP1``, ``dp1.tp3``."""
-    if word.isdigit():
-        return Rank(bare=int(word))
-    found = re.fullmatch(r"rank(\d+)", word, re.IGNORECASE)
-    if found:
+    if found := re.fullmatch(r"(?:rank)?(\d+)", word, re.IGNORECASE):
         return Rank(bare=int(found[1]))
-    columns = []
-    for part in re.split(r"[.\s_/]+", word):
-        named = re.fullmatch(r"(dp|pp|tp|ep)(\d+)", part, re.IGNORECASE)
-        if named is None:
-            raise UsageError(f"no rank '{word}'", help="a rank is 3 (tensor-parallel), dp1, pp0, tp3, ep2 or dp1.tp3")
-        columns.append((_RANK_NAMES[named[1].lower()], int(named[2])))
-    return Rank(tuple(columns))
+    named = [re.fullmatch(r"(dp|pp|tp|ep)(\d+)", part, re.IGNORECASE) for part in re.split(r"[.\s_/]+", word)]
+    if None in named:
+        raise UsageError(f"no rank '{word}'", help="a rank is 3 (tensor-parallel), dp1, pp0, tp3, ep2 or dp1.tp3")
+    return Rank(tuple((f"{one[1].lower()}_rank", int(one[2])) for one in named if one))
 
 
 def _layer(word: str) -> range:

@@ -12,14 +12,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import polars as pl
 
-from logscope.model import (
-    CAPTURE_EVENTS,
-    Accounting,
-    Payload,
-    Prefix,
-    Segment,
-)
+from logscope.model import CAPTURE_EVENTS, Accounting, Payload, Prefix, Segment
 from logscope.report import plain
+from logscope.scan import chunk
+from logscope.scan.chunk import VALUES
 from logscope.tables import frames, objects
 from logscope.tables.schema import INDICES, PASSES, TABLES, frame
 
@@ -32,9 +28,6 @@ if TYPE_CHECKING:
     from logscope.tables.select import Select
 
     Shift = int | NDArray[np.int64]
-
-# The parts of a payload that a head leaves out.
-VARYING = ("norm", "norm_resolution", "head", "length")
 
 
 @dataclass(slots=True, eq=False)
@@ -50,7 +43,7 @@ class Tables:
     passes, records, prints, server
         see :mod:`logscope.tables.schema`.
     heads
-        what distinct records say but for VARYING; ``head`` is the index.
+        what distinct records say but for norm, its resolution, first values and length; ``head`` is the index.
     prefixes
         what distinct prefixes say.
     said
@@ -144,15 +137,13 @@ class Tables:
         """Return one row per (selected) event, copies included, in file order; ``names`` are the columns wanted."""
         return frames.events(frames.Held(self), names, select)
 
-    def event_rows(
-        self, start: int = 0, stop: int | None = None, select: Select | None = None
-    ) -> Iterator[dict[str, Any]]:
-        """Yield the fixed event records of some events, in file order."""
-        return frames.event_rows(self.events(select=select)[start:stop])
+    def event_rows(self, select: Select | None = None) -> Iterator[dict[str, Any]]:
+        """Yield the fixed event records of the (selected) events, in file order."""
+        return frames.event_rows(self.events(select=select))
 
-    def items(self, *, copies: bool = True) -> Iterator[Item]:
+    def items(self) -> Iterator[Item]:
         """Yield the same as objects (:func:`logscope.tables.objects.items`)."""
-        return objects.items(self, copies=copies)
+        return objects.items(self)
 
 
 def with_records(passes: pl.DataFrame, records: pl.DataFrame) -> pl.DataFrame:
@@ -200,11 +191,11 @@ def with_records(passes: pl.DataFrame, records: pl.DataFrame) -> pl.DataFrame:
 
 
 def value_keys(values: pl.Series) -> pl.Series:
-    """Return a number for every list of first values, equal where these are, in any process that has the same polars.
-
-    0.0 is -0.0, nan is nan, null stays null. Two of a million distinct lists have one number with a chance of 3e-8.
-    """
-    return values.hash().set(values.is_null(), None)
+    """Return the scan's number for every list of first values: equal where these are (nan is nan), null for null."""
+    count = values.list.len().fill_null(0).clip(0, VALUES).to_numpy()
+    table = np.full((len(values), VALUES), np.nan)
+    table[np.arange(VALUES) < count[:, None]] = values.filter(count > 0).list.head(VALUES).explode().to_numpy()
+    return pl.Series(chunk.value_keys(table, count)).set(values.is_null(), None)
 
 
 def _joined(lists: list[list[Any]]) -> tuple[list[Any], list[int]]:
