@@ -6,14 +6,14 @@ any rule or rendering; a question is imported when it is asked. Only the command
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from os import fspath
 from typing import IO, TYPE_CHECKING, Any, Literal, TypeAlias
 
 from logscope import grammar as grammars_module
 from logscope.asking import Asked
 from logscope.errors import NothingRecognised
-from logscope.model import ForwardPass, ServerEvent
+from logscope.model import Accounting, ForwardPass, ServerEvent
 from logscope.reading import Reading, batches, followed_batches, sources_of
 from logscope.tables.tables import Tables
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from logscope.contract import Contract
     from logscope.diffing.report import DiffReport
-    from logscope.model import Accounting, Segment
+    from logscope.model import Segment
     from logscope.plot import Plot
     from logscope.queries.acceptance import Window
     from logscope.queries.acceptance.report import By
@@ -424,7 +424,8 @@ class Run:
         from logscope.tables.saved import save  # noqa: PLC0415 - writes Parquet
 
         reading = self.reading
-        save(self.tables, path, {"files": reading.files, "warnings": reading.warnings, "origins": reading.origins})
+        more = {name: getattr(reading, name) for name in ("files", "warnings", "origins")}
+        save(self.tables, path, more | {"accounting": asdict(reading.accounting)})
 
     @property
     def plot(self) -> Plot:
@@ -455,7 +456,7 @@ def open(path: str | os.PathLike[str]) -> Run:  # noqa: A001 - logscope.open rea
     more = saved.more
     reading = Reading(
         files=more.get("files", saved.files),
-        accounting=saved.accounting,
+        accounting=Accounting(**more.get("accounting", {})),
         warnings=more.get("warnings", []),
         origins=more.get("origins", {}),
     )

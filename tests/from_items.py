@@ -13,8 +13,7 @@ from typing import Any
 
 import polars as pl
 
-import logscope as ls
-from logscope.model import NO_PREFIX, Accounting, ForwardPass, Payload, Segment, ServerEvent, num_aux
+from logscope.model import NO_PREFIX, ForwardPass, Payload, Segment, ServerEvent, num_aux
 from logscope.tables.schema import PASSES, PRINTS, RECORDS, SERVER, SERVER_FIELDS, SERVER_VALUES, frame
 from logscope.tables.tables import Tables, value_keys, with_records
 
@@ -249,9 +248,7 @@ def _keys(values: list[Any]) -> pl.Series:
     return value_keys(pl.Series([None if one is None else list(one) for one in values], dtype=pl.List(pl.Float64)))
 
 
-def from_items(
-    items: Any, *, files: list[str] | None = None, accounting: Accounting | None = None, key: int = 0
-) -> Tables:
+def from_items(items: Any, *, files: list[str] | None = None, key: int = 0) -> Tables:
     """Return the tables of items, in their order; copies must have been kept. ``key`` is that of the first pass."""
     maker = _Maker(list(files or []), key)
     for item in items:
@@ -283,11 +280,4 @@ def from_items(
         heads=maker.heads.values,
         prefixes=maker.prefixes.values or [NO_PREFIX],
         said=maker.said,
-        accounting=accounting or Accounting(),
     )
-
-
-def tables_of(*logs: Any) -> Tables:
-    """Read logs the old way into tables."""
-    run = ls.load(*logs)
-    return from_items(run.items, files=list(run.files), accounting=run.accounting)

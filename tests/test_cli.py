@@ -296,7 +296,7 @@ def test_a_crash_is_2_and_says_it_is_ours(capsys, monkeypatch):
     out, err = capsys.readouterr()
     assert out == ""
     assert err.startswith("bug: this is a bug in logscope, not in your log: UnexpectedError: unexpected \\x1b[31m\n")
-    assert re.search(r"it happened at logscope/cli/\w+\.py:\d+$", err, re.MULTILINE)
+    assert re.search(r"it happened at logscope/[\w/]+\.py:\d+$", err, re.MULTILINE)
     assert "--debug" in err
     assert "Traceback" not in err
     assert cli.main(["captures", log, "--debug"]) == 2
@@ -359,7 +359,8 @@ def test_a_terminal_gets_its_width_and_colours(width):
     out = shown_in(width, "captures", str(real_log("healthy-topk1")))
     assert "\x1b[" in out
     plain = re.sub(r"\x1b\[[\d;]*m", "", out)
-    assert max(len(line) for line in plain.splitlines()) <= width
+    # What is to be pasted is never folded.
+    assert max(len(line) for line in plain.splitlines() if not line.startswith("next: ")) <= width
     assert " 31" in plain
 
 
@@ -387,7 +388,7 @@ def test_explained_python_runs_and_says_the_same(capsys):
     answer = subprocess.run([sys.executable, "-c", lines], capture_output=True, check=True)
     assert cli.main(["captures", log, "--phase", "extend"]) == 0
     out, _ = capsys.readouterr()
-    said = [line for line in out.splitlines() if not line.startswith("note: selected")]
+    said = [line for line in out.splitlines() if not line.startswith("selected: ")]
     assert set(filter(None, answer.stdout.decode().splitlines())) >= set(filter(None, said))
 
 
@@ -455,7 +456,8 @@ def test_a_file_that_does_not_fit_is_told_and_taken_away(form, clean):
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=clean)
     assert done.returncode == 2
-    assert f"error: 'x.{form}' cannot be written\n  why: File too large" in done.stderr
+    assert f"error: 'x.{form}' cannot be written\n  why: " in done.stderr
+    assert "File too large" in done.stderr
     assert not list(clean.iterdir())
 
 
@@ -466,7 +468,7 @@ def test_ctrl_c_leaves_no_part_of_a_parquet_file(clean):
     command = [sys.executable, "-m", "logscope", "events", "long.log", "-q", "-o", "x.parquet"]
     with subprocess.Popen(command, cwd=clean, stderr=subprocess.PIPE) as process:
         until = time.monotonic() + 60
-        while len(list(clean.glob("*/*.parquet"))) < 2:
+        while len(list(clean.glob("*/*.arrow"))) < 2:
             assert time.monotonic() < until
             assert process.poll() is None
             time.sleep(0.01)

@@ -9,8 +9,7 @@ from typing import Any
 
 import polars as pl
 import pytest
-from conftest import CASE_LOGS, real_log
-from from_items import tables_of
+from conftest import CASE_LOGS, real_bytes, real_log
 from polars.testing import assert_frame_equal
 from test_tables import plainly
 
@@ -23,19 +22,19 @@ from logscope.tables.tables import Tables
 @pytest.fixture(scope="module")
 def tables() -> Tables:
     """Return the tables of a real run, read once."""
-    return tables_of(real_log("healthy-topk1"))
+    return ls.load(real_log("healthy-topk1")).tables
 
 
 @pytest.mark.parametrize("log", [*CASE_LOGS, real_log("style-alt")], ids=lambda p: p.parent.name + p.stem)
 def test_a_saved_run_is_the_run(log: Path, tmp_path: Path) -> None:
     """Everything is there again: looked up column by column, and as tables."""
-    tables = tables_of(log)
+    tables = ls.load(log).tables
     save(tables, tmp_path / "a.run", {"warnings": ["one"]})
     saved = Saved(tmp_path / "a.run")
     held = frames.Held(tables)
     for made in (frames.events, frames.forwards, frames.unparsed):
         assert_frame_equal(made(saved), made(held))
-    assert (saved.more, saved.accounting, saved.files) == ({"warnings": ["one"]}, tables.accounting, tables.files)
+    assert (saved.more, saved.files) == ({"warnings": ["one"]}, tables.files)
     again = saved.tables()
     assert [plainly(item) for item in again.items()] == [plainly(item) for item in tables.items()]
     for name in ("records", "prints", "passes"):
@@ -44,9 +43,22 @@ def test_a_saved_run_is_the_run(log: Path, tmp_path: Path) -> None:
         )
 
 
+def test_what_became_of_the_bytes_is_kept(tmp_path: Path) -> None:
+    """An opened run counts the bytes, lines and records of its log, also when it was saved from an opened one."""
+    run = ls.load(real_log("healthy-topk1"))
+    data = real_bytes("healthy-topk1")
+    run.save(tmp_path / "a.run")
+    ls.open(tmp_path / "a.run").save(tmp_path / "b.run")
+    for name in ("a.run", "b.run"):
+        opened = ls.open(tmp_path / name)
+        assert (opened.accounting.bytes, opened.accounting.lines) == (len(data), data.count(b"\n"))
+        assert opened.accounting == run.accounting
+        assert opened.accounting.records > data.count(b"EAGLE3_DEBUG[")
+
+
 def test_several_files_stay_in_order(tmp_path: Path) -> None:
     """The events of several files come one file after the other, as they were read."""
-    tables = tables_of(real_log("style-alt"), real_log("cuda-graph"))
+    tables = ls.load(real_log("style-alt"), real_log("cuda-graph")).tables
     save(tables, tmp_path / "a.run", {})
     assert_frame_equal(frames.events(Saved(tmp_path / "a.run")), tables.events())
 
@@ -54,7 +66,7 @@ def test_several_files_stay_in_order(tmp_path: Path) -> None:
 def test_what_is_said_once_is_written_once(tmp_path: Path) -> None:
     """Eight ranks that print the same cost a place each, and their text once; lines and offsets are written as steps."""
     log = next(log for log in CASE_LOGS if log.stem.startswith("36a"))
-    tables = tables_of(log)
+    tables = ls.load(log).tables
     save(tables, tmp_path / "a.run", {})
     found = {path.stem: pl.read_parquet(path) for path in (tmp_path / "a.run").glob("*.parquet")}
     assert found["lines"].height == tables.prints.height + tables.server.height

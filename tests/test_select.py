@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 from conftest import CASE_LOGS, real_log
-from from_items import from_items, tables_of
+from from_items import from_items
 
+from logscope import load
 from logscope.errors import UsageError
 from logscope.model import NO_PREFIX, ForwardPass, Payload, Prefix, Record, Segment, ServerEvent
 from logscope.tables.select import Select, read_time
@@ -178,7 +179,7 @@ def test_a_selection_says_itself() -> None:
 @pytest.mark.parametrize("log", [*CASE_LOGS, real_log("style-alt")], ids=lambda p: p.parent.name + p.stem)
 def test_selected_events_are_those_that_say_so(log: Any) -> None:
     """What is selected has the words asked for, in order, and nothing that has them is left out."""
-    tables = tables_of(log)
+    tables = load(log).tables
     every = list(tables.event_rows())
     for words, says in [
         ({"phase": "verify,decode"}, lambda e: e["phase"] in ("verify", "decode")),

@@ -1,195 +1,262 @@
-"""The tables: what goes in comes out, batches add up, the frames say what the records say."""
+"""The tables: every record stands once, batches and files add up, the frames say what the objects say."""
 
 from __future__ import annotations
 
+import io
 import json
 import math
-from dataclasses import fields, is_dataclass
-from itertools import pairwise, permutations
-from typing import Any
+from bisect import bisect
+from dataclasses import replace
+from datetime import datetime
+from itertools import accumulate, pairwise, permutations
+from typing import Any, NamedTuple
 
 import polars as pl
 import pytest
-from conftest import CASE_LOGS, real_log
-from from_items import from_items, tables_of
+from conftest import CASE_LOGS, real_bytes, real_log
+from doors import batches, tables
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from polars.testing import assert_frame_equal
+from polars.testing import assert_frame_equal, assert_series_equal
 
 import logscope as ls
-from logscope.model import Payload, Prefix, Record, Segment, ServerEvent
+from logscope.model import ForwardPass, Segment, ServerEvent
 from logscope.tables import frames
 from logscope.tables.event import Event
 from logscope.tables.schema import EVENTS, FORWARDS, TABLES, UNPARSED
 from logscope.tables.tables import Tables, value_keys
 
-LOGS = [*CASE_LOGS, *map(real_log, ("style-alt", "cuda-graph"))]
-NAMES = [log.stem if log in CASE_LOGS else log.parent.name for log in LOGS]
+LOGS = {log.stem: log.read_bytes() for log in CASE_LOGS} | {
+    name: real_bytes(name) for name in ("style-alt", "cuda-graph")
+}
+NAMED = {"NaN": "nan", "Infinity": "inf", "-Infinity": "-inf"}
+
+
+class Read(NamedTuple):
+    """A log's bytes, the run they make, and its event records as its objects say them."""
+
+    data: bytes
+    run: ls.Run
+    rows: list[dict[str, Any]]
+
+
+@pytest.fixture(scope="module", params=LOGS)
+def read(request: pytest.FixtureRequest) -> Read:
+    """Return a log that was read."""
+    run = ls.load(io.BytesIO(LOGS[request.param]))
+    return Read(LOGS[request.param], run, event_records(run))
+
+
+def prints(item: Any) -> list[Any]:
+    """Return every place where an item is printed."""
+    if isinstance(item, ServerEvent):
+        return [item.occurrence]
+    return [one for record in item.records for one in (record.first, *record.others, *record.variants)]
+
+
+def event_records(run: ls.Run) -> list[dict[str, Any]]:
+    """Return the fixed event records of a run's objects, in file order."""
+    found = []
+    for item in run.items:
+        if isinstance(item, Segment) or (isinstance(item, ServerEvent) and item.payload.kind == "unparsed"):
+            continue
+        made = item if isinstance(item, ForwardPass) else None
+        for line, offset, prefix, said in prints(item):
+            row = {
+                "file": item.file, "line": line, "offset": offset, "segment": item.segment, "during": item.during,
+                "time": prefix.time, "origin": prefix.origin, "pid": prefix.pid, "dp_rank": prefix.dp_rank,
+                "pp_rank": prefix.pp_rank, "tp_rank": prefix.tp_rank, "ep_rank": prefix.ep_rank, "site": said.site,
+                "event": said.event, "role": said.role or (made and made.role), "phase": made and made.phase,
+                "evidence": made and made.evidence, "pass": made and made.number, "layer": said.layer,
+                "rows": said.rows, "width": said.width, "shape": said.shape, "norm": said.norm, "head": said.head,
+                "capture_hidden_mode": said.mode, "intact": said.intact, "fields": said.fields | dict(prefix.extra),
+            }  # fmt: skip
+            found.append(json.loads(json.dumps(row), parse_constant=NAMED.__getitem__))
+    return sorted(found, key=lambda row: (run.files.index(row["file"]), row["offset"]))
+
+
+def as_time(printed: str | None) -> datetime | None:
+    """Return a printed time that is whole, as it stands there."""
+    try:
+        return datetime.fromisoformat(printed or "").replace(tzinfo=None)
+    except ValueError:
+        return None
 
 
 def plainly(value: Any) -> Any:
     """Return a value of nested dataclasses as one that compares by what it says; nan is nan."""
-    if is_dataclass(value):
-        return type(value).__name__, [plainly(getattr(value, one.name)) for one in fields(value)]
+    if hasattr(value, "__dataclass_fields__"):
+        return type(value).__name__, [plainly(getattr(value, name)) for name in value.__dataclass_fields__]
     if isinstance(value, (list, tuple)):
         return [plainly(one) for one in value]
     return repr(value)
 
 
-@pytest.fixture(scope="module", params=LOGS, ids=NAMES)
-def both(request: pytest.FixtureRequest) -> tuple[ls.Run, Tables]:
-    """Return a log read the old way, and its tables."""
-    run = ls.load(request.param)
-    return run, from_items(run.items, files=list(run.files), accounting=run.accounting)
-
-
-def test_what_goes_in_comes_out(both: tuple[ls.Run, Tables]) -> None:
-    """The tables hold everything that segments, passes with their copies, and server lines say, in their order."""
-    run, tables = both
-    assert [plainly(item) for item in tables.items()] == [plainly(item) for item in run.items]
+def test_every_record_stands_once_where_it_is_printed(read: Read) -> None:
+    """The tables hold as many prints as the scan counted, each on the line of its byte, in order and fully typed."""
+    found = read.run.tables
+    assert found.prints.height + found.server.height == read.run.accounting.records
+    places = sorted(
+        (one[1], one[0]) for item in read.run.items if not isinstance(item, Segment) for one in prints(item)
+    )
+    ends = list(accumulate(len(line) + 1 for line in read.data.split(b"\n")))
+    assert [line for _, line in places] == [bisect(ends, offset) + 1 for offset, _ in places]
+    assert all(offset < behind for (offset, _), (behind, _) in pairwise(places))
     for name, schema in TABLES.items():
-        assert getattr(tables, name).schema == schema
-    assert tables.passes["key"].is_sorted()
+        assert getattr(found, name).schema == schema
+    for table in (found.records, found.prints):
+        assert_series_equal(table["values_key"], value_keys(table["values"]), check_names=False)
+    assert found.passes["key"].is_sorted()
+    assert found.passes["key"].is_unique().all()
 
 
-def test_events_are_what_the_records_say(both: tuple[ls.Run, Tables]) -> None:
-    """The frame and the fixed event records say the same as the occurrences, cell by cell, in file order."""
-    run, tables = both
-    found = tables.events()
-    assert found.schema == EVENTS
-    want = [labelled.as_dict() for labelled in run.labelled()]
-    assert list(tables.event_rows()) == want
-    assert list(tables.event_rows(3, 7)) == want[3:7]
-    for row, record in zip(found.iter_rows(named=True), want, strict=True):
-        assert json.loads(row["fields"]) == record["fields"]
-        assert row["time_printed"] == record["time"]
-        assert [repr(value) for value in row["head"] or []] == [repr(float(value)) for value in record["head"] or []]
-        assert row["shape"] == (None if record["shape"] is None else "x".join(map(str, record["shape"])))
+def test_events_are_what_the_objects_say(read: Read) -> None:
+    """The fixed event records and the frame say the same as the objects, cell by cell, in file order."""
+    want, found = read.rows, read.run.tables
+    assert list(map(json.dumps, found.event_rows())) == list(map(json.dumps, want))
+    cells = [
+        row
+        | {
+            "time": as_time(row["time"]),
+            "time_printed": row["time"],
+            "shape": row["shape"] and "x".join(map(str, row["shape"])),
+            "norm": row["norm"] if row["norm"] is None else float(row["norm"]),
+            "head": row["head"] and list(map(float, row["head"])),
+            "accept_len": row["fields"].get("accept_len") if row["event"] == "decode_stats" else None,
+            "fields": json.dumps(row["fields"], ensure_ascii=False),
+        }
+        for row in want
+    ]
+    assert_frame_equal(read.run.events, pl.DataFrame(cells, EVENTS).select(*EVENTS), check_exact=True)
 
 
-def test_a_typed_event_is_made_of_a_row(both: tuple[ls.Run, Tables]) -> None:
+def test_a_typed_event_is_made_of_a_row(read: Read) -> None:
     """The row is a valid event, and gives itself again; nan is a number in it."""
-    _, tables = both
-    for row in tables.event_rows():
+    for row, want in zip(read.run.tables.event_rows(), read.rows, strict=True):
         event = Event.model_validate(row)
-        assert json.loads(event.model_dump_json(by_alias=True)) == row
+        assert json.loads(event.model_dump_json(by_alias=True)) == want
         assert event.norm is None or isinstance(event.norm, float)
 
 
-def test_passes_and_unparsed(both: tuple[ls.Run, Tables]) -> None:
-    """One row per pass and per unparsed record, with what its objects say."""
-    run, tables = both
-    held = frames.Held(tables)
-    found = frames.forwards(held)
-    assert found.schema == FORWARDS
-    assert_frame_equal(found.drop("time").rename({"time_printed": "time"}).select(run.passes.columns), run.passes)
-    assert frames.unparsed(held).schema == UNPARSED
-    assert_frame_equal(frames.unparsed(held), run.unparsed)
+def test_passes_are_what_the_objects_say(read: Read) -> None:
+    """One row per forward pass, in order of first lines."""
+    rows = []
+    for one in read.run.forwards:
+        join, taken = one.join and one.join.payload, one.input and one.input.payload
+        layers = [record.payload.layer for record in one.captures if record.payload.layer is not None]
+        rows.append((
+            one.file, one.line, one.segment, one.number, one.role, one.phase, one.evidence, one.reason, one.during,
+            one.complete, as_time(one.time), one.time, one.rows, len(one.captures), layers,
+            join and join.width, join and join.norm, join and join.mode, taken and taken.width, taken and taken.norm,
+            max(record.copies for record in one.records), one.expected_copies,
+            sum(len(record.variants) for record in one.records),
+        ))  # fmt: skip
+    assert_frame_equal(read.run.passes, pl.DataFrame(rows, FORWARDS, orient="row"), check_exact=True)
 
 
-def spans(items: list[Any]) -> list[tuple[int, int]]:
-    """Return the offsets of the first and the last print of every item."""
-    found = []
-    for item in items:
-        records = [Record(item.occurrence)] if isinstance(item, ServerEvent) else getattr(item, "records", [])
-        offsets = [one[1] for record in records for one in (record.first, *record.others, *record.variants)]
-        found.append((min(offsets, default=0), max(offsets, default=0)))
-    return found
-
-
-def test_batches_add_up(both: tuple[ls.Run, Tables]) -> None:
-    """Cut where nothing goes on behind the cut, and added up again, a run is the same; each segment is told once."""
-    run, tables = both
-    items = [item for item in run.items if not isinstance(item, Segment)]
-    at, last = spans(items), 0
-    cuts = [0]
-    for number, (begin, end) in enumerate(at):
-        if begin > last and number > cuts[-1] + len(items) // 4 and all(begin <= first for first, _ in at[number:]):
-            cuts.append(number)
-        last = max(last, end)
-    parts = [
-        from_items([*run.segments, *items[start:stop]], key=1000 * start)
-        for start, stop in pairwise([*cuts, len(items)])
+def test_unparsed_are_what_the_objects_say(read: Read) -> None:
+    """One row per text that no event matched, with the reason; the scan counted as many."""
+    rows = [
+        (one.file, one.line, one.occurrence[1], one.payload.event, one.payload.column, one.payload.reason)
+        for one in read.run.server
+        if one.payload.kind == "unparsed"
     ]
+    assert len(rows) == read.run.accounting.unparsed
+    assert_frame_equal(read.run.unparsed, pl.DataFrame(rows, UNPARSED, orient="row"))
+
+
+def test_batches_add_up(read: Read) -> None:
+    """Read in small blocks and added up, in one go or one after the other, a log is what it is in one piece.
+
+    But for what shows how many write: that is whatever shows it first.
+    """
+    parts = batches(read.data, step=max(len(read.data) // 7, 500), file=read.run.files[0])
     whole = Tables.concat(parts)
-    assert [plainly(item) for item in whole.items()] == [plainly(item) for item in run.items]
-    assert_frame_equal(whole.events(), tables.events())
-    known: set[int] = set()
-    streamed = [item for part in parts for item in part.items(known=known)]
-    assert [item for item in streamed if isinstance(item, Segment)] == run.segments
+    segments = [replace(one, writers_evidence=None) for one in read.run.segments]
+    assert plainly([replace(one, writers_evidence=None) for one in whole.segments]) == plainly(segments)
+    objects = (
+        [plainly(item) for item in of.items() if not isinstance(item, Segment)] for of in (whole, read.run.tables)
+    )
+    assert next(objects) == next(objects)
+    assert list(whole.event_rows()) == read.rows
+    assert_frame_equal(frames.forwards(frames.Held(whole)), read.run.passes)
+    stepwise = Tables()
+    for part in parts:
+        stepwise = Tables.concat([stepwise, part])
+    for name in TABLES:
+        columns = [column for column in TABLES[name] if column not in ("head", "prefix", "said", "group")]
+        assert_frame_equal(getattr(stepwise, name)[columns], getattr(whole, name)[columns])
+    assert list(stepwise.event_rows()) == read.rows
 
 
 def test_files_add_up() -> None:
-    """Runs of several files follow each other; lists that are the same are shared."""
-    run = ls.load(real_log("style-alt"), real_log("cuda-graph"))
-    one, two = (
-        from_items([item for item in run.items if item.file == file], key=at << 40) for at, file in enumerate(run.files)
-    )
-    whole = Tables.concat([one, two])
-    assert whole.files == run.files
-    assert list(whole.event_rows()) == [labelled.as_dict() for labelled in run.labelled()]
-    assert Tables.concat([one]) is one
+    """Runs of several files follow each other; one part is itself, none is nothing."""
+    logs = real_log("style-alt"), real_log("cuda-graph")
+    one, two = map(ls.load, logs)
+    both = ls.load(*logs)
+    assert both.files == [*one.files, *two.files]
+    want = [*event_records(one), *event_records(two)]
+    assert list(both.tables.event_rows()) == want
+    assert_frame_equal(both.passes, pl.concat([one.passes, two.passes]))
+    assert both.tables.passes["key"].is_unique().all()
+    assert Tables.concat([one.tables]) is one.tables
     assert not list(Tables.concat([]).items())
 
 
-def test_copies_may_be_left_out() -> None:
-    """Without copies those remain that are damaged or say something else; the numbers of copies stay."""
-    tables = tables_of(next(log for log in CASE_LOGS if log.stem.startswith("36a")))
-    every, few = list(tables.items()), list(tables.items(copies=False))
-    assert [getattr(item, "records", None) and item.records[0].copies for item in few] == [
-        getattr(item, "records", None) and item.records[0].copies for item in every
-    ]
-    assert sum(len(r.others) for item in few if hasattr(item, "records") for r in item.records) < sum(
-        len(r.others) for item in every if hasattr(item, "records") for r in item.records
-    )
+def test_lists_that_are_the_same_are_shared() -> None:
+    """Batches of one reading hold the same heads and prefixes; so does their sum."""
+    parts = batches(real_bytes("style-alt"), step=20000)
+    assert len(parts) > 2
+    whole = Tables.concat(parts)
+    assert all(part.heads is whole.heads and part.prefixes is whole.prefixes for part in parts)
 
 
 def test_sql_asks_for_the_columns_it_names(monkeypatch: pytest.MonkeyPatch) -> None:
     """A query sees the documented frames; what is not named is not looked up; a mistake is the user's, with the tables."""
-    held = frames.Held(tables_of(real_log("healthy-topk1")))
+    run = ls.load(real_log("healthy-topk1"))
     asked: set[str] = set()
     column = frames.Held.column
     monkeypatch.setattr(frames.Held, "column", lambda self, table, name: asked.add(name) or column(self, table, name))
     query = "select layer, count(*) as n from events where event = 'layer_capture' group by layer order by layer"
-    assert frames.sql(held, query).rows() == [(3, 266), (31, 266), (59, 266)]
+    assert run.sql(query).rows() == [(3, 266), (31, 266), (59, 266)]
     assert not asked & {"values", "norm", "fields", "time", "offset"}
-    assert frames.sql(held, "select count(*) as n from passes where role = 'target'").item() == 266
+    assert run.sql("select count(*) as n from passes where role = 'target'").item() == 266
     with pytest.raises(ls.UsageError, match="not understood") as error:
-        frames.sql(held, "select nothing from nowhere")
+        run.sql("select nothing from nowhere")
     assert "events, passes, unparsed" in str(error.value.message.note)
     with pytest.raises(ls.UsageError) as error:
-        frames.sql(held, "select nrom from events")
+        run.sql("select nrom from events")
     assert "capture_hidden_mode" in str(error.value.message.help)
-    assert frames.sql(held, "select COUNT(*) from events").item() == 3198
-    assert frames.sql(held, "select * from events limit 2").columns == list(EVENTS)
+    debug = real_bytes("healthy-topk1").count(b"EAGLE3_DEBUG[")
+    assert run.sql("select COUNT(*) from events where site is not null").item() == debug
+    assert run.sql("select COUNT(*) from events").item() == run.accounting.records > debug
+    assert run.sql("select * from events limit 2").columns == list(EVENTS)
 
 
-@pytest.mark.parametrize(
-    ("printed", "time"),
-    [
-        ("2026-02-10T12:00:00", "2026-02-10 12:00:00"),
-        ("2026-02-10T12:00:00.25", "2026-02-10 12:00:00.250000"),
-        ("2026-02-10T12:00:00.271828182Z", "2026-02-10 12:00:00.271828"),
-        ("2026-02-10T12:00:00+02:00", "2026-02-10 12:00:00"),
-        ("02-10T12:00:00", None),
-        ("12:00:00", None),
-        (None, None),
-    ],
-)
-def test_a_time_is_a_datetime_where_all_of_it_is_printed(printed: str | None, time: str | None) -> None:
+def test_a_time_is_a_datetime_where_all_of_it_is_printed() -> None:
     """A clock without a date is no point in time; zones are not converted."""
-    item = ServerEvent((1, 0, Prefix(time=printed), Payload("event", "ready")), 1, "serving", "f")
-    [(found, as_printed)] = from_items([item]).events(["time", "time_printed"]).rows()
-    assert (None if found is None else str(found), as_printed) == (time, printed)
+    times = {
+        "2026-02-10T12:00:00": "2026-02-10 12:00:00",
+        "2026-02-10T12:00:00.25": "2026-02-10 12:00:00.250000",
+        "2026-02-10T12:00:00.271828182Z": "2026-02-10 12:00:00.271828",
+        "2026-02-10T12:00:00+02:00": "2026-02-10 12:00:00",
+        "02-10T12:00:00": None,
+        "12:00:00": None,
+        None: None,
+    }
+    found = frames.as_time(pl.Series(list(times), dtype=pl.String))
+    assert [None if time is None else str(time) for time in found] == list(times.values())
 
 
 def test_accept_len_is_a_column() -> None:
     """What decode lines say stands in a column of its own, and nothing else has it."""
-    tables = tables_of(real_log("healthy-topk1"))
-    found = tables.events(["event", "accept_len"])
-    said = [row["fields"].get("accept_len") for row in tables.event_rows()]
-    assert found["accept_len"].to_list() == said
-    assert found["accept_len"].drop_nulls().len() > 5
+    printed = [
+        float(line.split(b"accept len: ")[1].split(b",")[0]) if b"accept len: " in line else None
+        for line in real_bytes("healthy-topk1").split(b"\n")
+    ]
+    found = ls.load(real_log("healthy-topk1")).events
+    assert found["accept_len"].to_list() == [printed[line - 1] for line in found["line"]]
+    assert found["accept_len"].drop_nulls().len() == sum(value is not None for value in printed) > 5
 
 
 numbers = st.floats(width=16) | st.sampled_from([0.0, -0.0, math.nan, math.inf, -math.inf])
@@ -198,12 +265,12 @@ numbers = st.floats(width=16) | st.sampled_from([0.0, -0.0, math.nan, math.inf, 
 @settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(st.none() | st.lists(numbers, max_size=5), max_size=20))
 def test_keys_of_values(lists: list[list[float] | None]) -> None:
-    """Equal keys are equal values, whatever stands beside them: 0 is -0, nan is nan."""
+    """Equal keys are equal values, whatever stands beside them: 0 is -0, nan is nan; none have none."""
     keys = value_keys(pl.Series(lists, dtype=pl.List(pl.Float64)))
-    said = [None if one is None else tuple("nan" if value != value else value + 0.0 for value in one) for one in lists]
+    said = [tuple("nan" if value != value else value + 0.0 for value in one or []) for one in lists]
     for at, key in enumerate(keys):
         assert [other == key for other in keys] == [other == said[at] for other in said]
-        assert (key is None) == (lists[at] is None)
+        assert (key is None) == (not lists[at])
         assert key == value_keys(pl.Series([lists[at]], dtype=pl.List(pl.Float64)))[0]
 
 
@@ -214,12 +281,16 @@ def test_keys_of_many_values_differ() -> None:
 
 
 def test_a_text_is_read_when_it_is_asked_for() -> None:
-    """What a server row says may be kept as text; without a reader that is told."""
-    item = ServerEvent((1, 0, Prefix(), Payload("event", "ready", fields={"a": math.nan})), 1, "serving", "f")
-    tables = from_items([item])
-    assert tables.fields(0) == {"a": "nan"}
-    tables.said[0] = b"b=1"
+    """What a server row says may be kept as text; nan has a name in its fields; without a reader that is told."""
+    nan = b"[2026-02-10 12:00:00] Decode batch, #running-req: 1, token usage: nan, accept len: 2.50\n"
+    found = tables(real_bytes("healthy-topk1") + nan)
+    assert found.fields(found.server.height - 1).items() >= {("token_usage", "nan"), ("accept_len", 2.5)}
+    texts = {row: found.said[said] for row, said in enumerate(found.server["said"])}
+    texts = {row: text for row, text in texts.items() if isinstance(text, bytes)}
+    assert texts
+    for row, text in texts.items():
+        assert found.payload(row).event == found.server["event"][row] == "http_access"
+        assert text.endswith(f"{found.fields(row)['status']} OK".encode())
+    found.read = None
     with pytest.raises(TypeError, match="read"):
-        tables.payload(0)
-    tables.read = lambda text: Payload("event", "ready", fields={"text": text.decode()})
-    assert tables.fields(0) == {"text": "b=1"}
+        found.payload(next(iter(texts)))

@@ -166,6 +166,6 @@ def replace_file(path: Path, fill: Callable[[Path], object]) -> None:
         else:
             part.replace(path)
     except OSError as error:
-        raise InputError(f"'{path}' cannot be written", why=error.strerror) from error
+        raise InputError(f"'{path}' cannot be written", why=error.strerror or str(error)) from error
     finally:
         part.unlink(missing_ok=True)

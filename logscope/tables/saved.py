@@ -2,7 +2,7 @@
 
 This module is responsible for that format and its version. It must not know what the tables are used for.
 
-    manifest.json        format and logscope version, files, groups, accounting, segments, and what the caller adds
+    manifest.json        format and logscope version, files, groups, segments, and what the caller adds
     passes, records, server .parquet
                          the tables
     lines.parquet        prints and server rows, merged into file order
@@ -27,7 +27,7 @@ import polars as pl
 
 from logscope import __version__
 from logscope.errors import SavedRunError
-from logscope.model import Accounting, Payload, Prefix, Segment
+from logscope.model import Payload, Prefix, Segment
 from logscope.report import plain
 from logscope.tables.frames import Held
 from logscope.tables.schema import LINES, PAYLOADS, PREFIXES, TABLES
@@ -70,7 +70,6 @@ def save(tables: Tables, path: str | Path, more: dict[str, Any]) -> None:
         "files": tables.files,
         "groups": tables.groups,
         "heads": held.heads,
-        "accounting": {name: getattr(tables.accounting, name) for name in Accounting.__slots__},
         "segments": [{name: getattr(one, name) for name in Segment.__slots__} for one in tables.segments],
         "more": more,
     }
@@ -138,7 +137,6 @@ class Saved:
         self.files: list[str] = manifest["files"]
         self.heads: int = manifest["heads"]
         self.groups = [tuple(group) for group in manifest["groups"]]
-        self.accounting = Accounting(**manifest["accounting"])
         self.segments = [Segment(**one) for one in manifest["segments"]]
         self.more: dict[str, Any] = manifest["more"]
         self._read: dict[tuple[str, str], pl.Series] = {}
@@ -181,7 +179,6 @@ class Saved:
             heads=payloads[: self.heads],
             prefixes=[_prefix(row) for row in self._table("prefixes").iter_rows(named=True)],
             said=list(payloads[self.heads :]),
-            accounting=self.accounting,
         )
 
     @contextmanager

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import polars as pl
 
-from logscope.model import CAPTURE_EVENTS, Accounting, Payload, Prefix, Segment
+from logscope.model import CAPTURE_EVENTS, Payload, Prefix, Segment
 from logscope.report import plain
 from logscope.scan import chunk
 from logscope.scan.chunk import VALUES
@@ -48,8 +48,6 @@ class Tables:
         what distinct prefixes say.
     said
         what server rows say: the payload, or the text of one, which ``read`` reads by the grammar when it is asked for.
-    accounting
-        what became of the bytes of this batch.
 
     Batches of one reading that hold the very same list of heads or prefixes share it when they add up.
     """
@@ -64,7 +62,6 @@ class Tables:
     heads: list[Payload] = field(default_factory=list)
     prefixes: list[Prefix] = field(default_factory=list)
     said: list[Payload | bytes] = field(default_factory=list)
-    accounting: Accounting = field(default_factory=Accounting)
     read: Callable[[bytes], Payload] | None = None
 
     @classmethod
@@ -89,7 +86,6 @@ class Tables:
             heights = {name: sum(table.height for table in tables) for name, tables in found.items()}
             whole.segments += [one for one in part.segments if id(one) not in known]
             known.update(map(id, part.segments))
-            whole.accounting.add(part.accounting)
         for name, tables in found.items():
             if tables:
                 setattr(whole, name, pl.concat(tables))
@@ -191,11 +187,11 @@ def with_records(passes: pl.DataFrame, records: pl.DataFrame) -> pl.DataFrame:
 
 
 def value_keys(values: pl.Series) -> pl.Series:
-    """Return the scan's number for every list of first values: equal where these are (nan is nan), null for null."""
+    """Return the scan's number for every list of first values: equal where these are; null for none printed."""
     count = values.list.len().fill_null(0).clip(0, VALUES).to_numpy()
     table = np.full((len(values), VALUES), np.nan)
     table[np.arange(VALUES) < count[:, None]] = values.filter(count > 0).list.head(VALUES).explode().to_numpy()
-    return pl.Series(chunk.value_keys(table, count)).set(values.is_null(), None)
+    return pl.Series(chunk.value_keys(table, count)).set(pl.Series(count == 0), None)
 
 
 def _joined(lists: list[list[Any]]) -> tuple[list[Any], list[int]]:
