@@ -236,7 +236,13 @@ class Context:
             "not understood": found.unparsed,
         }
         fates = ", ".join(f"{number:,} {kind}" for kind, number in kinds.items() if number)
-        whole = f"all {found.records:,} records whole" if found.records > 1 else f"{found.records} record"
+        whole = (
+            f"all {found.records:,} records whole"
+            if found.records > 1
+            else "1 record"
+            if found.records
+            else "no record"
+        )
         return f"{name}   {found.lines:,} lines, {f'{found.records:,} records: {fates}' if fates else whole}"
 
     def at(self, place: Place | None) -> str:
