@@ -234,7 +234,7 @@ class Context:
             (found.cut, found.rejoined, found.partial, found.unparsed), strict=True,
         )  # fmt: skip
         fates = ", ".join(f"{number:,} {kind}" for kind, number in kinds if number)
-        whole = f"all {found.records:,} records whole" if found.records > 1 else f"{found.records} record"
+        whole = {0: "no record", 1: "1 record"}.get(found.records, f"all {found.records:,} records whole")
         return f"{name}   {found.lines:,} lines, {f'{found.records:,} records: {fates}' if fates else whole}"
 
     def at(self, place: Place | None) -> str:

@@ -60,7 +60,9 @@ class Following:
 
     def _read(self, fd: int) -> None:
         with open(fd, "rb") as stream, contextlib.suppress(OSError):  # a terminal ends with an error
-            self.lines.extend((time.monotonic(), line) for line in stream)
+            # What is drawn ends in no newline.
+            pieces = iter(stream.read1, b"") if stream.isatty() else stream
+            self.lines.extend((time.monotonic(), piece) for piece in pieces)
 
     @property
     def text(self) -> str:
@@ -156,7 +158,7 @@ def test_a_kill_gives_the_terminal_back(unfinished):
         assert following.interrupt(signal.SIGTERM) == 0
     live, _, last = following.text.rpartition("\x1b[?25h\x1b[?1049l")
     assert live
-    assert "forward passes while serving" in last
+    assert re.search(r"verify +\d+", last)
 
 
 @pytest.mark.parametrize("command", ["events", "summarize", "check"])
@@ -324,7 +326,7 @@ def test_ten_thousand_events_over_ssh_with_a_rotation_and_a_drop(farm, node_dir)
     ssh = shlex.join(farm.through(wire.port, "follow-events"))
     with Following("events", f"node:{log}", "--follow", "-f", "ndjson", LOGSCOPE_SSH=ssh) as following:
         time.sleep(1)
-        written = write_through_trouble(log, lines, wire)
+        written, spare = write_through_trouble(log, lines, wire)
         # The pass at the end is held: more of it may come. All before it is there once nothing comes any more.
         following.wait_for(lambda: len(following.lines) > 9_900, "events are missing")
         following.wait_for(lambda: time.monotonic() - following.lines[-1][0] > 1, "events come without end")
@@ -338,7 +340,7 @@ def test_ten_thousand_events_over_ssh_with_a_rotation_and_a_drop(farm, node_dir)
     delays = [when - then for (when, _), then in zip(following.lines, written, strict=True)]
     assert min(delays) > 0
     # In seconds it is a fraction of one, on a machine that does nothing else.
-    assert statistics.median(delays) < (written[-1] - written[0]) / 2
+    assert not spare or statistics.median(delays) < (written[-1] - written[0]) / 2
 
 
 def test_live_summary_over_ssh(farm, node_dir):
@@ -351,8 +353,8 @@ def test_live_summary_over_ssh(farm, node_dir):
     ssh = shlex.join(farm.through(wire.port, "follow-table"))
 
     def shown() -> int:
-        """Return the verify passes of the target in the table drawn last."""
-        return int(([0, *re.findall(r"target +verify +([0-9]+)", following.text)])[-1])
+        """Return the verify passes in the table drawn last."""
+        return int(([0, *re.findall(r"verify +([0-9]+)", following.text)])[-1])
 
     with Following("summarize", f"node:{log}", "--follow", terminal=True, LOGSCOPE_SSH=ssh) as following:
         following.wait_for(shown, "the table does not show the first part")
@@ -374,4 +376,4 @@ def test_live_summary_over_ssh(farm, node_dir):
     # What stands on the terminal in the end counts every record of both files, once.
     records = sum(len(events_of(file)) for file in (node_dir / "server.log.1", log))
     newlines = sum(line.count(b"\n") for part in parts for line in part)
-    assert f"Read {records:,} records in {newlines:,} lines" in following.text
+    assert f"{newlines:,} lines, all {records:,} records whole" in following.text.rpartition("\x1b[?1049l")[2]

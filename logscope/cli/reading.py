@@ -202,14 +202,14 @@ class _Drawn:
         self._status = f"following {visible(', '.join(logs))}; Ctrl-C ends"
 
     def between(self, found: Iterable[Tables | None]) -> Iterator[Tables | None]:
-        """Pass what is found on, and draw between it."""
+        """Pass what is found on, and draw when it was taken."""
         drawn, news = 0.0, True
-        for pair in found:
-            news = news or pair is not None
+        for tables in found:
+            yield tables
+            news = news or tables is not None
             if news and time.monotonic() - drawn >= REDRAW:
                 drawn, news = time.monotonic(), False
                 self._draw()
-            yield pair
 
     def notice(self, text: str) -> None:
         """Show at once what became of the log: while a connection is lost, nothing else comes to be drawn."""

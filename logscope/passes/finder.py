@@ -88,7 +88,7 @@ class Finder:
         if self._lives is not None:
             other._count = self._count - 1
             other._turned = self._lives
-            other._last_numbers = {key: group.emitted for key, group in self._groups.items()} | self._last_numbers
+            other._last_numbers = self._last_numbers
 
     # -- chunks ----------------------------------------------------------------------------------------------------
 
@@ -212,6 +212,7 @@ class Finder:
         else:
             segment = Segment(self._count, self.file, line)
             lives = Lives(segment, offset)
+            self._last_numbers = {}
         self._lives = lives
         self.segments.append(segment)
         return lives
@@ -219,8 +220,9 @@ class Finder:
     def _close(self) -> None:
         """End a life: everything it holds is known."""
         self._work(final=True)
+        # The life may go on in another file.
+        self._last_numbers |= {key: group.emitted for key, group in self._groups.items()}
         self._groups.clear()
-        self._last_numbers.clear()
         self._channel.clear()
         self._naming.clear()
 

@@ -111,10 +111,10 @@ def write_events(batches: Iterable[pl.DataFrame], path: Path) -> None:
 
 @contextmanager
 def _writing() -> Iterator[None]:
-    """Raise what polars says of a full disk as the OSError it is."""
+    """Raise what polars says of a full disk as an OSError with its number."""
     try:
         yield
-    except pl.exceptions.PolarsError as error:
+    except (pl.exceptions.PolarsError, OSError) as error:
         number = re.search(r"\(os error (\d+)\)", str(error))
         if number is None:
             raise

@@ -764,11 +764,10 @@ class _Answer:
                     item.name = item.name.replace(f"{context.files[0]}:", ":")
         report.next = context.command("check")
 
-    @staticmethod
-    def _judged(series: Series | None, failed: bool) -> tuple[Any, str]:
+    def _judged(self, series: Series | None, failed: bool) -> tuple[Any, str]:
         """Return the mark of a row, and why it is no check mark, in words."""
         if failed:
-            return "error", "   below the minimum"
+            return "error", f"   below the minimum of {self.asked.minimum:g}"
         if series is None:
             return "unknown", ""
         if series.long(series.floor):
