@@ -79,6 +79,18 @@ class Prefix:
 NO_PREFIX = Prefix()
 
 
+def within(outer: Prefix, inner: Prefix) -> Prefix:
+    """Return what is known from a wrapper and from what stands in it, which overrides."""
+    if outer is NO_PREFIX:
+        return inner
+    labels = [label for label in (outer.origin, inner.origin) if label]
+    columns = {
+        name: getattr(outer if getattr(inner, name) is None else inner, name)
+        for name in ("time", "pid", "dp_rank", "pp_rank", "tp_rank", "ep_rank")
+    }
+    return Prefix(origin="/".join(labels) or None, extra=outer.extra + inner.extra, peeled=inner.peeled, **columns)
+
+
 @dataclass(slots=True, eq=False)
 class Payload:
     """What a record says, without where it stands; one object per distinct text, compared by identity.

@@ -16,9 +16,8 @@ import regex
 
 from logscope.grammar import OVERTIMES, TIME_LIMIT
 from logscope.grammar.records import LONGEST_BEFORE, Anchored
-from logscope.model import NO_PREFIX, Accounting, Payload, Prefix
+from logscope.model import NO_PREFIX, Accounting, Payload, Prefix, within
 from logscope.scan.traces import Traces, may_be_of
-from logscope.sources.places import within
 
 if TYPE_CHECKING:
     from logscope.grammar import Grammar

@@ -22,11 +22,10 @@ import numpy as np
 import polars as pl
 
 from logscope.grammar.records import LARGEST, Anchored
-from logscope.model import NO_PREFIX, Accounting, Payload, Prefix
+from logscope.model import NO_PREFIX, Accounting, Payload, Prefix, within
 from logscope.scan.chunk import PAYLOADS, PRINTS, VALUES, Chunk, Lines, taken, value_keys
 from logscope.scan.line_kinds import DIGITS, Template, learn
 from logscope.scan.pending import REMEMBERED, Found, Here, Pending
-from logscope.sources.places import within
 
 if TYPE_CHECKING:
     from logscope.grammar import Grammar

@@ -19,8 +19,8 @@ from itertools import islice
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from logscope.model import NO_PREFIX, Prefix
-from logscope.sources.places import Line, within
+from logscope.model import NO_PREFIX, Prefix, within
+from logscope.sources.places import Line
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

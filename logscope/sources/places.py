@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import numpy as np
 
-from logscope.model import NO_PREFIX, Prefix
+from logscope.model import NO_PREFIX, Prefix, within
 from logscope.sources.blocks import Block
 
 if TYPE_CHECKING:
@@ -176,15 +176,3 @@ def through(lines: list[Line], outer: Places) -> Places:
     origin = np.array([known.setdefault(pair, len(known)) for pair in pairs])
     times = [line.time or outer.times[number] for line, number in zip(lines, around.tolist(), strict=True)]
     return Places(at, line, offset, record, outer.step, times, origin, [within(outer.origins[o], i) for o, i in known])
-
-
-def within(outer: Prefix, inner: Prefix) -> Prefix:
-    """Return what is known from a wrapper and from what stands in it, which overrides."""
-    if outer is NO_PREFIX:
-        return inner
-    labels = [label for label in (outer.origin, inner.origin) if label]
-    columns = {
-        name: getattr(outer if getattr(inner, name) is None else inner, name)
-        for name in ("time", "pid", "dp_rank", "pp_rank", "tp_rank", "ep_rank")
-    }
-    return Prefix(origin="/".join(labels) or None, extra=outer.extra + inner.extra, peeled=inner.peeled, **columns)
