@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 import threading
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass, field, replace
 from functools import partial
 from hashlib import sha256
@@ -30,6 +30,9 @@ if TYPE_CHECKING:
 
     from logscope.fetch.progress import Advance
     from logscope.fetch.spec import Host
+
+# Seconds after which Ctrl-C is heard.
+_HEARD = 0.1
 
 
 @dataclass(slots=True)
@@ -117,8 +120,12 @@ def fetch(
 
     with drawn(terminal) as advance, ThreadPoolExecutor(max(1, options.jobs), thread_name_prefix="fetch") as pool:
         try:
-            for done in [pool.submit(bring, node, advance) for node in nodes.values()]:
-                done.result()
+            under_way = {pool.submit(bring, node, advance) for node in nodes.values()}
+            while under_way:
+                # polars lets an interrupted wait go on, so Ctrl-C would not be heard in one without an end.
+                done, under_way = wait(under_way, _HEARD)
+                for one in done:
+                    one.result()
         except BaseException as error:
             for node in nodes.values():
                 node.cancel()
