@@ -254,6 +254,7 @@ def from_items(items: Any, *, files: list[str] | None = None, key: int = 0) -> T
     for item in items:
         if isinstance(item, Segment):
             maker.segments[item.file, item.number] = item
+            maker.file(item.file)
         elif isinstance(item, ServerEvent):
             maker.add_server(item)
         else:

@@ -49,6 +49,7 @@ _PAIR_NUMBER = regex.compile(
 _PAIR_END = regex.compile(r",(?=\s|$)|\.(?=\s|$)")
 # A number with its bounds: `4.22 [4.05, 4.39]`.
 _PAIR_SPAN = regex.compile(r"(\d++(?:\.\d*+)?+) \[(\d++(?:\.\d*+)?+), (\d++(?:\.\d*+)?+)\]")
+_PAIR_SPAN_OPEN = regex.compile(r"\d++(?:\.\d*+)?+ \[[^\]]*+")
 _SEPARATOR = regex.compile(r"[:=]")
 _CLOSING = regex.compile(r"[)\]]")
 _REPEATED_WORDS = "[repeated "
@@ -542,12 +543,15 @@ def _pairs(dialect: Dialect, head: Any, text: str, at: int, limit: int) -> Readi
     pairs = _collect(dialect, text, head.end(), limit, _SPOKEN)
     units: dict[str, str] = {}
     ranges: dict[str, list[Any]] = {}
+    broken: str | None = None
     for name, (_, value) in pairs.values.items():
         span = _PAIR_SPAN.fullmatch(value.value) if value.kind == "printed" else None
         if value.kind != "printed":
             fields[name] = as_json(value.value)
         elif span is not None:
             fields[name], *ranges[name] = (_typed(dialect, name, one) for one in span.groups())
+        elif dialect.types.get(name) != "text" and _PAIR_SPAN_OPEN.fullmatch(value.value):
+            fields[name], broken = None, name
         elif name in dialect.lists:
             on = [one.value for one in pairs.bare if one.kind == name]
             listed = (one for one in (value.value, *on) if one)
@@ -567,6 +571,9 @@ def _pairs(dialect: Dialect, head: Any, text: str, at: int, limit: int) -> Readi
     if pairs.reason is not None:
         payload.intact, payload.reason, payload.column = "cut", pairs.reason, payload.length
         pairs.at, payload.length = limit, limit - at
+    elif broken is not None:
+        payload.intact, payload.reason = "cut", f"the bounds of '{broken}' are not closed"
+        payload.column = payload.length
     elif missing:
         _judge_pairs(dialect, payload, text, at, limit, pairs, missing)
     if not pairs.values and dialect.usual:
