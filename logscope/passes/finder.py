@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 # Lists of heads and prefixes that are longer are begun anew.
 _LISTED = 1 << 15
+# Of a whole number in a table.
+_LARGEST = 2**63 - 1
 # Prints that are held before they are handed out although passes overlap.
 _HELD = 1 << 19
 # A scheduler that has printed nothing while others printed so much waits no longer.
@@ -596,6 +598,7 @@ def _values(stats: list[dict[str, Any]], names: tuple[str, ...], dtype: Any) -> 
     for fields in stats:
         value = next((fields[name] for name in names if name in fields), None)
         fits = isinstance(value, kinds) and (dtype == pl.Boolean or not isinstance(value, bool))
+        fits = fits and not (isinstance(value, int) and abs(value) > _LARGEST)
         found.append(value if fits else None)
     return found
 

@@ -608,7 +608,7 @@ def _count_values(tables: Tables, numbers: pl.Series, cells: Sequence[Cell], of_
     )
     tally(cells, "variant", table_, "writer")
     for (owner,), some in table.filter(finite).group_by("owner", maintain_order=True):
-        cell, sized = cells[owner], some.filter(pl.col("rms").is_not_null())
+        cell, sized = cells[owner], some.filter(pl.col("rms") >= 0)  # a norm below zero is none
         cell.rms = Spread.of(sized["rms"].to_numpy(), sized["number"].to_numpy())
         cell.prints = [
             (one, *(values or ())) for one, values in some.select("norm", "values").head(_NAMED_BY).iter_rows()

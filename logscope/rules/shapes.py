@@ -87,7 +87,7 @@ def aux_width(view: View) -> dict[str, Any]:
     weights: dict[int, First] = {}
     for place in np.flatnonzero((view.event == FC) & view.usable)[:_MOST_ERRORS].tolist():
         size = view.payload(place).fields.get("weight")
-        if isinstance(size, list) and len(size) == 2:
+        if isinstance(size, list) and len(size) == 2 and isinstance(size[1], int):
             weights.setdefault(size[1], First(Place(view.file, int(view.records["line"][place]))))
     part["weights"] = weights
     errors: list[tuple[int, int, Place]] = []

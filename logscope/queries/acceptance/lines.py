@@ -322,7 +322,7 @@ def _fields(tables: Tables, out: Lines, rows: pl.DataFrame) -> tuple[pl.Series, 
     cached: list[float | None] = []
     special: dict[str, list[float | None]] = {}
     kinds: Counter[tuple[str, ...]] = Counter()
-    graphs: Counter[tuple[str, Any]] = Counter()
+    graphs: Counter[tuple[str, str]] = Counter()
     rare: dict[tuple[str, ...], list[str]] = {}
     for at, (said, event, file, line) in enumerate(rows.select("said", "event", "file", "line").iter_rows()):
         fields = tables.saying(said).fields
@@ -338,13 +338,13 @@ def _fields(tables: Tables, out: Lines, rows: pl.DataFrame) -> tuple[pl.Series, 
             rare[names] = [name for name in names if name in _EXACT or name.endswith("graph")]
         for name in rare[names]:
             if name.endswith("graph"):
-                graphs[name, fields[name]] += 1
+                graphs[name, str(fields[name])] += 1
             elif name == "repeated":
                 _repeated(out, file, line, fields)
             for column, value in _special(name, fields).items():
                 special.setdefault(column, [None] * rows.height)[at] = value
     for (name, kind), times in graphs.items():
-        out.graphs[name.replace("_", " "), str(kind)] += times
+        out.graphs[name.replace("_", " "), kind] += times
     for names, times in kinds.items():
         for name in set(names) - _KNOWN:
             if not name.endswith("graph") and (name in out.fields or len(out.fields) < _MOST_FIELDS):
@@ -716,7 +716,7 @@ def _settings(lines: Lines) -> pl.DataFrame:
         [
             (
                 file, ordinal, float(one.decode_log_interval or DEFAULT_ROUNDS), float(bonus_of(one)),
-                one.num_draft_tokens, one.server_args.get("speculative_num_steps", one.num_steps),
+                one.num_draft_tokens, one.num_steps,
             )
             for (file, ordinal), one in lines.segments.items()
         ],
