@@ -500,8 +500,9 @@ def _merged(merged: list[list[int]], mine: list[int], prints: Prints) -> list[li
     if not merged:
         return [[at] for at in mine]
     firsts = [one[0] for one in merged]
-    kinds = prints.kind[firsts].tolist(), prints.kind[mine].tolist()
-    families = prints.family[firsts].tolist(), prints.family[mine].tolist()
+    kinds, families, places = (
+        (column[firsts].tolist(), column[mine].tolist()) for column in (prints.kind, prints.family, prints.order)
+    )
     if families[0] == families[1]:
         return [[*one, at] for one, at in zip(merged, mine, strict=True)]
     out: list[list[int]] = []
@@ -510,8 +511,8 @@ def _merged(merged: list[list[int]], mine: list[int], prints: Prints) -> list[li
         gap = slice(one, left), slice(other, right)
         for i, j in _pairs(
             *(
-                list(zip(some[part], more[part], strict=True))
-                for some, more, part in zip(kinds, families, gap, strict=True)
+                list(zip(*(column[part] for column in columns), strict=True))
+                for columns, part in zip(zip(kinds, families, places, strict=True), gap, strict=True)
             )
         ):
             out.append([*(merged[one + i] if i >= 0 else []), *([mine[other + j]] if j >= 0 else [])])
@@ -549,15 +550,24 @@ def _anchors(merged: list[list[int]], mine: list[int], prints: Prints) -> list[t
     return out[::-1]
 
 
-def _pairs(one: list[tuple[int, int]], other: list[tuple[int, int]]) -> Iterator[tuple[int, int]]:
-    """Yield which places of two sequences of (kind, family) belong together, in order; -1: the other has none there."""
+def _pairs(one: list[tuple[int, ...]], other: list[tuple[int, ...]]) -> Iterator[tuple[int, int]]:
+    """Yield which places of two sequences belong together, in order; -1: the other has none there.
+
+    Of each print its kind, its family and its place within the forward.
+    """
     i = j = 0
 
-    def families(some: list[tuple[int, int]], at: int) -> list[int]:
-        return [family for _, family in some[at : at + _ALIKE]]
+    def families(some: list[tuple[int, ...]], at: int) -> list[int]:
+        return [family for _, family, _ in some[at : at + _ALIKE]]
+
+    def behind(some: list[tuple[int, ...]], at: int) -> list[tuple[int, ...]]:
+        return some[at + 1 : at + 1 + _ALIKE]
 
     while i < len(one) and j < len(other):
-        if one[i] == other[j] or (families(one, i) == families(other, j) and i + _ALIKE <= len(one)):
+        # Of another shape in its place, and both go on alike.
+        other_shape = one[i][2] == other[j][2] and behind(one, i) == behind(other, j)
+        alike = families(one, i) == families(other, j) and i + _ALIKE <= len(one)
+        if one[i] == other[j] or other_shape or alike:
             yield i, j
             i, j = i + 1, j + 1
             continue

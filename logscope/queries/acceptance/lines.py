@@ -710,13 +710,19 @@ def bonus_of(segment: Segment | None) -> int:
     return UNO_BONUS if uno else 1
 
 
+def _steps_of(segment: Segment) -> int | None:
+    """Return the draft steps of server_args, 0 where drafting is switched off."""
+    said = segment.server_args.get("speculative_num_steps")
+    return 0 if said == 0 else segment.num_steps
+
+
 def _settings(lines: Lines) -> pl.DataFrame:
     """Return what the settings of each run say of its lines."""
     return pl.DataFrame(
         [
             (
                 file, ordinal, float(one.decode_log_interval or DEFAULT_ROUNDS), float(bonus_of(one)),
-                one.num_draft_tokens, one.num_steps,
+                one.num_draft_tokens, _steps_of(one),
             )
             for (file, ordinal), one in lines.segments.items()
         ],
