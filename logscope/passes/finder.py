@@ -635,8 +635,12 @@ def _of_heads(heads: list[Payload], numbers: np.ndarray) -> Columns:
     used, places = np.unique(numbers, return_inverse=True)
     some = [heads[number] for number in used.tolist()]
 
+    def number(value: Any) -> int | None:
+        # Digits that were glued together are no size.
+        return value if isinstance(value, int) and abs(value) < 1 << 31 else None
+
     def last(value: Any) -> int | None:
-        return value[-1] if isinstance(value, list) and value and isinstance(value[-1], int) else None
+        return number(value[-1]) if isinstance(value, list) and value else None
 
     def truth(value: Any) -> bool | None:
         return value if isinstance(value, bool) else None
@@ -645,11 +649,11 @@ def _of_heads(heads: list[Payload], numbers: np.ndarray) -> Columns:
         "event": [head.event for head in some],
         "site": [head.site for head in some],
         "role": [head.role for head in some],
-        "layer": [head.layer for head in some],
-        "rows": [head.rows for head in some],
-        "width": [head.width for head in some],
+        "layer": [number(head.layer) for head in some],
+        "rows": [number(head.rows) for head in some],
+        "width": [number(head.width) for head in some],
         "derived": [head.norm_derived for head in some],
-        "num_aux": [num_aux(head) for head in some],
+        "num_aux": [number(num_aux(head)) for head in some],
         "mode": [head.mode for head in some],
         "embeds": [last(head.fields.get("embeds")) for head in some],
         "residual_none": [truth(head.fields.get("residual_is_none")) for head in some],

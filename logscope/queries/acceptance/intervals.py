@@ -141,8 +141,9 @@ def _compare(out: Interval, per_draft: float | None) -> None:
 def _verifies(out: Interval, depth: float | None, *, fixed: bool) -> float | None:
     """Return V, None where the line leaves it open."""
     accepted, drafted, k = out.accepted, out.drafted, out.draft_tokens
-    if math.inf in (accepted, drafted):
+    if any(value is not None and value > _IMMENSE for value in (accepted, drafted)):
         return None
+    depth = depth if depth and depth >= 0.01 else None
     low, high = 0.0, math.inf
     middle = None
     if out.length is not None and accepted:
