@@ -13,7 +13,6 @@ pass, by what each reads.
 from __future__ import annotations
 
 import math
-from bisect import bisect_left
 from dataclasses import dataclass, field, fields, replace
 from itertools import chain, pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -23,6 +22,7 @@ import numpy as np
 import polars as pl
 
 from logscope.model import CAPTURE_EVENTS, Payload, num_aux
+from logscope.passes.sequences import rising
 from logscope.tables.tables import Tables
 
 if TYPE_CHECKING:
@@ -830,17 +830,4 @@ def _anchors(one: Sequence[int], other: Sequence[int], mine: range, theirs: rang
     both = [(at, places[1][code]) for code, at in places[0].items() if code != -1 and code in places[1]]
     once = [(a[0], b[0]) for a, b in both if len(a) == len(b) == 1]
     pairs = sorted(once or [pair for a, b in both for pair in zip(a, b, strict=False)])  # the rest stays alone
-    # Patience sorting: the longest subsequence whose second numbers rise.
-    tops: list[int] = []
-    piles: list[int] = []
-    before = [-1] * len(pairs)
-    for index, (_, partner) in enumerate(pairs):
-        pile = bisect_left(tops, partner)
-        before[index] = piles[pile - 1] if pile else -1
-        tops[pile : pile + 1], piles[pile : pile + 1] = [partner], [index]
-    rising = []
-    index = piles[-1] if piles else -1
-    while index >= 0:
-        rising.append(pairs[index])
-        index = before[index]
-    return rising[::-1]
+    return rising(pairs)

@@ -86,6 +86,12 @@ class Passes(NamedTuple):
     end: np.ndarray
 
 
+def usual(values: np.ndarray) -> int:
+    """Return the most frequent of some numbers."""
+    found, times = np.unique(values, return_counts=True)
+    return int(found[times.argmax()])
+
+
 def order_of(of: Kinds) -> np.ndarray:
     """Return the place of each record within its forward."""
     return np.where(of.what == CAPTURE, of.layer, _ORDER[of.what])

@@ -6,6 +6,7 @@ out, and the frames of a batch. It must not know how passes are found (:mod:`log
 
 from __future__ import annotations
 
+from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
@@ -30,8 +31,6 @@ if TYPE_CHECKING:
 
 # Lists of heads and prefixes that are longer are begun anew.
 _LISTED = 1 << 15
-# Of a whole number in a table.
-_LARGEST = 2**63 - 1
 # Prints that are held before they are handed out although passes overlap.
 _HELD = 1 << 19
 # A scheduler that has printed nothing while others printed so much waits no longer.
@@ -598,7 +597,7 @@ def _values(stats: list[dict[str, Any]], names: tuple[str, ...], dtype: Any) -> 
     for fields in stats:
         value = next((fields[name] for name in names if name in fields), None)
         fits = isinstance(value, kinds) and (dtype == pl.Boolean or not isinstance(value, bool))
-        fits = fits and not (isinstance(value, int) and abs(value) > _LARGEST)
+        fits = fits and (not isinstance(value, int) or _whole(value, 64) is not None)
         found.append(value if fits else None)
     return found
 
@@ -630,14 +629,17 @@ def _lists(table: Columns, heads: list[Payload], shown: np.ndarray | None = None
     return made
 
 
+def _whole(value: Any, bits: int) -> int | None:
+    """Return a whole number that a column of so many bits holds: digits that were glued together are none."""
+    return value if isinstance(value, int) and abs(value) < 1 << bits - 1 else None
+
+
 def _of_heads(heads: list[Payload], numbers: np.ndarray) -> Columns:
     """Return the columns of records that their heads say."""
     used, places = np.unique(numbers, return_inverse=True)
     some = [heads[number] for number in used.tolist()]
 
-    def number(value: Any) -> int | None:
-        # Digits that were glued together are no size.
-        return value if isinstance(value, int) and abs(value) < 1 << 31 else None
+    number = partial(_whole, bits=32)
 
     def last(value: Any) -> int | None:
         return number(value[-1]) if isinstance(value, list) and value else None

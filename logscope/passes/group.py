@@ -224,13 +224,9 @@ class Group:
         assert told is not None
         of = self.heads.kinds(records["head"])
         self._learn_hidden(of)
-        number, made = cutting.cut(of, np.full(len(of.what), NONE), self._hidden)
-        if self.schedulers == 1 and self.key[1] is None:
-            segment = self.lives.here
-            segment.seen_mixed = segment.seen_mixed or interleaved.stand_mixed(of, made)
-            self._mixed = segment.seen_mixed and not self._known
-            if segment.seen_mixed and not self._mixed:  # what was handed out was cut as one scheduler's
-                records["doubt"] = np.ones(len(of.what), np.bool_)
+        if self.schedulers == 1:
+            number, made = cutting.cut(of, np.full(len(of.what), NONE), self._hidden)
+            self._look_for_others(of, made)
         if self.schedulers > 1:
             number, still, self._doubts = interleaved.untangle(of, records["key"], self.schedulers)
             records, of, number = self._sorted(of, number)
@@ -255,6 +251,17 @@ class Group:
         if until <= self._known:
             return None
         return self._hand_out(made, of, number, of_pass, labels, until, total, final=final)
+
+    def _look_for_others(self, of: Kinds, made: cutting.Passes) -> None:
+        """Learn whether another scheduler prints between these passes; all is in doubt where that is learned late."""
+        assert self._records is not None
+        segment = self.lives.here
+        if self.key[1] is not None:
+            return
+        segment.seen_mixed = segment.seen_mixed or interleaved.stand_mixed(of, made)
+        self._mixed = segment.seen_mixed and not self._known
+        if segment.seen_mixed and not self._mixed:  # what was handed out was cut as one scheduler's
+            self._records["doubt"] = np.ones(len(of.what), np.bool_)
 
     def _sorted(self, of: Kinds, number: np.ndarray) -> tuple[Columns, Kinds, np.ndarray]:
         """Put the records of interleaved passes in the order of passes."""
@@ -281,8 +288,7 @@ class Group:
         if not len(widths):
             widths = of.embeds[of.embeds > 0]
         if len(widths):
-            values, times = np.unique(widths, return_counts=True)
-            self._hidden = int(values[times.argmax()])
+            self._hidden = cutting.usual(widths)
 
     def _regions(self, made: cutting.Passes, offset: np.ndarray, of: Kinds) -> np.ndarray:
         """Return which graph each pass is captured into, NONE outside graph capture.

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from logscope.passes.cut import DRAFT, FC, FORWARD, JOIN, NONE, OTHER, TARGET, Kinds, order_of
+from logscope.passes.cut import DRAFT, FC, FORWARD, JOIN, NONE, OTHER, TARGET, Kinds, order_of, usual
 from logscope.passes.phases import (
     DECODE,
     DRAFT_EXTEND,
@@ -50,8 +50,8 @@ def stand_mixed(of: Kinds, made: Passes) -> bool:
     for role in (TARGET, DRAFT):
         mine = made.role == role
         if mine.any():
-            head |= mine & (ends < _usual(ends[mine]))
-            tail |= mine & (begins > _usual(begins[mine]))
+            head |= mine & (ends < usual(ends[mine]))
+            tail |= mine & (begins > usual(begins[mine]))
     waiting: list[int] = []
     pairs = 0
     for at in np.flatnonzero(head | tail).tolist():
@@ -70,11 +70,6 @@ def stand_mixed(of: Kinds, made: Passes) -> bool:
         if head[at]:
             waiting.append(at)
     return pairs >= _PAIRS and pairs > _PAIRED * int(head[:-_APART].sum())
-
-
-def _usual(values: np.ndarray) -> int:
-    found, times = np.unique(values, return_counts=True)
-    return int(found[times.argmax()])
 
 
 def untangle(of: Kinds, keys: np.ndarray, schedulers: int) -> tuple[np.ndarray, np.ndarray, list[set[int]]]:

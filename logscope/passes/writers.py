@@ -13,12 +13,12 @@ are buffered or where prefixes name the writers.
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections import Counter, defaultdict
-from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
+
+from logscope.passes.sequences import rising
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -141,17 +141,8 @@ def gather(prints: Prints, number: int, *, buffered: bool, final: bool) -> tuple
     total = len(prints.text)
     if number == 1 or not total:
         return np.arange(total), np.zeros(total, np.bool_), total
-    marked = bool((prints.writer >= 0).all())
-    if marked:
-        record, told = _alike(prints, number)
-        if told and told < total and (final or total - told > number * _SKIPPED):
-            rest, doubt, more = gather(prints.part(told, total), number, buffered=buffered, final=final)
-            made = int(record[:told].max()) + 1
-            record[told:] = np.where(rest >= 0, rest + made, -1)
-            return record, np.concatenate((np.zeros(told, np.bool_), doubt)), told + more
-        if not told:
-            record = _by_writers(prints)
-            told = total if final else _together(record, number)
+    if (prints.writer >= 0).all():
+        record, told = _by_names(prints, number, final=final)
         return record, np.zeros(total, np.bool_), told
     doubt = np.zeros(total, np.bool_)
     stop = total
@@ -179,6 +170,17 @@ def gather(prints: Prints, number: int, *, buffered: bool, final: bool) -> tuple
         made += int(numbers.max()) + 1
         at = end
     return record, doubt, stop
+
+
+def _by_names(prints: Prints, number: int, *, final: bool) -> tuple[np.ndarray, int]:
+    """Return the record of each print where prefixes name the writers, and how many prints are told."""
+    record, told = _alike(prints, number)
+    left = len(record) - told
+    if not left or (told and not final and left <= number * _SKIPPED):
+        return record, told
+    rest = _by_writers(prints.part(told, len(record)))
+    record[told:] = rest + (int(record[:told].max()) + 1 if told else 0)
+    return record, told + (left if final else _together(rest, number))
 
 
 def _alike(prints: Prints, number: int) -> tuple[np.ndarray, int]:
@@ -460,8 +462,10 @@ def _by_neighbours(
         if found is not None and (size[found] >= number or (not own[at] and (found < begun or not takes(found, at)))):
             found = None
         if found is None:
-            near = [older for older in range(len(size) - 1, begun - 1, -1) if takes(older, at)]
-            found = next((older for older in near if kind[last[older]] == kind[at]), near[0] if near else None)
+            near = range(len(size) - 1, begun - 1, -1)
+            found = next((older for older in near if kind[last[older]] == kind[at] and takes(older, at)), None)
+            if found is None:
+                found = next((older for older in near if takes(older, at)), None)
         if found is None:
             found = len(size)
             if (opens[at] and (not size or kind[at] != kind[last[-1]])) or (
@@ -530,24 +534,11 @@ def _anchors(merged: list[list[int]], mine: list[int], prints: Prints) -> list[t
         for text in set(prints.text[members].tolist()):
             known[text] = -1 if text in known else at
     found = [
-        (known[text], at)
+        (at, known[text])
         for at, (text, own) in enumerate(zip(prints.text[mine].tolist(), prints.own[mine].tolist(), strict=True))
         if own and times[text] == 1 and known.get(text, -1) >= 0
     ]
-    if all(one[0] < other[0] for one, other in pairwise(found)):
-        return found
-    tails: list[int] = []  # the smallest end of a chain of each length
-    chain: list[int] = []
-    before = [-1] * len(found)
-    for at, (place, _) in enumerate(found):
-        length = bisect_left(tails, place)
-        before[at] = chain[length - 1] if length else -1
-        tails[length : length + 1], chain[length : length + 1] = [place], [at]
-    out, at = [], chain[-1] if chain else -1
-    while at >= 0:
-        out.append(found[at])
-        at = before[at]
-    return out[::-1]
+    return [(place, at) for at, place in rising(found)]
 
 
 def _pairs(one: list[tuple[int, ...]], other: list[tuple[int, ...]]) -> Iterator[tuple[int, int]]:
@@ -564,10 +555,12 @@ def _pairs(one: list[tuple[int, ...]], other: list[tuple[int, ...]]) -> Iterator
         return some[at + 1 : at + 1 + _ALIKE]
 
     while i < len(one) and j < len(other):
-        # Of another shape in its place, and both go on alike.
-        other_shape = one[i][2] == other[j][2] and behind(one, i) == behind(other, j)
-        alike = families(one, i) == families(other, j) and i + _ALIKE <= len(one)
-        if one[i] == other[j] or other_shape or alike:
+        if (
+            one[i] == other[j]
+            # Of another shape in its place, and both go on alike.
+            or (one[i][2] == other[j][2] and behind(one, i) == behind(other, j))
+            or (i + _ALIKE <= len(one) and families(one, i) == families(other, j))
+        ):
             yield i, j
             i, j = i + 1, j + 1
             continue
