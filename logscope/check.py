@@ -340,10 +340,10 @@ def _screen(
     follows = explained(findings, of)
     for finding in findings:
         cause = follows.get(id(finding))
-        place = f"{context.at(finding.where)}   " if finding.where is not None else ""
-        line = Line(_MARKS[finding.severity], f"{finding.rule} {known[finding.rule].name}", place.strip())
+        place = context.named(finding.where)
+        line = Line(_MARKS[finding.severity], f"{finding.rule} {known[finding.rule].name}", place)
         if cause is not None:
-            line.text = f"{place}explained by {cause}"
+            line.text = "   ".join(filter(None, (place, f"explained by {cause}")))
         else:
             line.below = [finding.message]
             line.below += [

@@ -30,6 +30,7 @@ import math
 import os
 import shlex
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from logscope.model import Accounting, Finding, ForwardPass, Place, Segment, ServerEvent, Verdict
@@ -242,6 +243,12 @@ class Context:
         if place is None:
             return ""
         return f":{place.line}" if len(self.files) < 2 else str(place)
+
+    def named(self, place: Place | None) -> str:
+        """Return where something stands, with its file, as a screen needs it that has not named the log."""
+        if place is None:
+            return ""
+        return f"{Path(place.file).name}:{place.line}" if len(self.files) < 2 else str(place)
 
     def short(self, line: Line) -> Line:
         """Return a line that names places as ``:73`` where one log is read."""

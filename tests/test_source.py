@@ -607,3 +607,13 @@ def test_a_filtered_copy_that_cannot_be_read_is_an_input_error(head):
     """A newer form, or a damaged first line: nothing is guessed."""
     with pytest.raises(InputError, match="filtered copy"):
         list(in_memory(head).blocks())
+
+
+def test_a_pipe_that_was_begun_goes_on():
+    """Of a pipe whose first line somebody read, the rest is read: what Python holds of it is not lost."""
+    out, into = os.pipe()
+    os.write(into, b"one\ntwo\n")
+    os.close(into)
+    with open(out, "rb") as pipe:  # noqa: PTH123 - a descriptor has no path
+        assert pipe.readline() == b"one\n"
+        assert b"".join(block.data for block in Source("pipe", stream=pipe).blocks()) == b"two\n"

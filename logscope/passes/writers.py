@@ -564,24 +564,18 @@ def _pairs(one: list[tuple[int, ...]], other: list[tuple[int, ...]]) -> Iterator
             yield i, j
             i, j = i + 1, j + 1
             continue
-        # The shorter way to where both go on alike.
+        # The shorter way to where both go on alike; else another kind stands in its place.
+        lost = more = 1
         for skip in range(1, _SKIPPED):
-            lost, more = (
-                i + skip <= len(one) and one[i + skip : i + skip + _ALIKE] == other[j : j + _ALIKE],
-                j + skip <= len(other) and other[j + skip : j + skip + _ALIKE] == one[i : i + _ALIKE],
-            )
-            if lost or more:
+            if i + skip <= len(one) and one[i + skip : i + skip + _ALIKE] == other[j : j + _ALIKE]:
+                lost, more = skip, 0
                 break
-        else:
-            # Another kind in its place.
-            lost, more, skip = True, True, 1
-        for step in range(skip):
-            if lost:
-                yield i + step, -1
-        for step in range(skip):
-            if more and not (lost and skip > 1):
-                yield -1, j + step
-        i, j = i + skip * lost, j + skip * (more and not (lost and skip > 1))
+            if j + skip <= len(other) and other[j + skip : j + skip + _ALIKE] == one[i : i + _ALIKE]:
+                lost, more = 0, skip
+                break
+        yield from ((i + step, -1) for step in range(lost))
+        yield from ((-1, j + step) for step in range(more))
+        i, j = i + lost, j + more
     yield from ((at, -1) for at in range(i, len(one)))
     yield from ((-1, at) for at in range(j, len(other)))
 

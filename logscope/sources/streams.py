@@ -9,6 +9,7 @@ from __future__ import annotations
 import bz2
 import contextlib
 import fcntl
+import io
 import lzma
 import os
 import select
@@ -158,29 +159,43 @@ class Source:
         fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
         try:
             status = os.fstat(fd)
-            device = stat.S_ISCHR(status.st_mode) or stat.S_ISBLK(status.st_mode)
-            # Files of /proc have no size before they are read.
-            size = DEVICE_LIMIT if device else stat.S_ISREG(status.st_mode) and status.st_size
             widen(fd)
-            read = self._file_reader(fd, size, device=device) if size else _pipe_reader(fd)
-            yield Window(read)
+            # Files of /proc have no size before they are read.
+            if stat.S_ISREG(status.st_mode) and status.st_size:
+                yield Window(self._file_reader(fd, status.st_size))
+                return
+            read = _heard(fd, lambda _: os.read(fd, PIPE_SIZE))
+            device = stat.S_ISCHR(status.st_mode) or stat.S_ISBLK(status.st_mode)
+            yield Window(self._limited(read) if device else read)
         finally:
             os.close(fd)
 
-    def _file_reader(self, fd: int, left: int, *, device: bool) -> Read:
+    def _file_reader(self, fd: int, left: int) -> Read:
         """Return what reads a file up to the size first seen: a log that grows faster than it is read has an end."""
 
         def read(count: int) -> bytes:
             nonlocal left
             data = os.read(fd, min(count, left, PIPE_SIZE))
-            if left and not data and not device:
+            if left and not data:
                 self.warn(f"became shorter while it was read: {left} bytes are missing at its end")
             left -= len(data)
-            if device and data and not left:
-                self.warn(f"only the first {DEVICE_LIMIT} bytes were read")
             return data
 
         return read
+
+    def _limited(self, read: Read) -> Read:
+        """Return what reads the beginning of a device."""
+        left = DEVICE_LIMIT
+
+        def first(count: int) -> bytes:
+            nonlocal left
+            data = read(count)[:left]
+            left -= len(data)
+            if data and not left:
+                self.warn(f"only the first {DEVICE_LIMIT} bytes were read")
+            return data
+
+        return first
 
     def _stream_reader(self) -> Read:
         """Return what reads the file object on; from where it stood at first, when it is read again."""
@@ -195,8 +210,8 @@ class Source:
         self._opened = True
         with contextlib.suppress(OSError, ValueError, AttributeError):  # it may have no descriptor
             widen(stream.fileno())
-            if stream is standard_input() and not stream.seekable():
-                return _pipe_reader(stream.fileno())
+            if isinstance(stream, io.BufferedReader) and not stream.seekable():
+                return _heard(stream.fileno(), lambda _: stream.read1(PIPE_SIZE))
 
         def read(_: int) -> bytes:
             """Return the next bytes, or the UTF-8 form of the next text."""
@@ -212,15 +227,14 @@ class Source:
         return read
 
 
-def _pipe_reader(fd: int) -> Read:
-    """Return what reads a pipe or device."""
+def _heard(fd: int, read: Read) -> Read:
+    """Return what waits for a descriptor before it reads: polars lets an interrupted read go on, deaf to Ctrl-C."""
 
-    def read(_: int) -> bytes:
-        # polars lets an interrupted read go on, so Ctrl-C would not be heard there.
+    def waiting(count: int) -> bytes:
         select.select([fd], [], [])
-        return os.read(fd, PIPE_SIZE)
+        return read(count)
 
-    return read
+    return waiting
 
 
 class Damage(Exception):  # noqa: N818 - a state of the input, told by the reader as a warning
