@@ -11,6 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import settings
+
+# The suite draws the same examples every time, and no clock ends one: a change is judged by what it changed.
+# `benchmarks/README.md` says how to look for new ones.
+settings.register_profile("suite", derandomize=True, deadline=None)
+settings.register_profile("search", deadline=None)
+settings.load_profile(os.environ.get("LOGSCOPE_HYPOTHESIS", "suite"))
 
 DATA = Path(__file__).parent / "data"
 CASES = DATA / "cases"

@@ -503,13 +503,10 @@ def test_time_is_linear(run: str) -> None:
     pieces = [writer.mutated(real_bytes(run)) + b"\n" for _ in range(12)]
 
     def seconds(data: bytes) -> float:
-        taken = []
-        for _ in range(3):
-            begun = time.process_time()
-            Parser(GRAMMAR, "x.log", quick=False).feed(Block("x.log", 0, 1, data, final=True))
-            taken.append(time.process_time() - begun)
-        return min(taken)
+        begun = time.process_time()
+        Parser(GRAMMAR, "x.log", quick=False).feed(Block("x.log", 0, 1, data, final=True))
+        return time.process_time() - begun
 
     half = b"".join(pieces)
-    # The same work twice: what differs is the length alone.
-    assert seconds(half + half) <= 2.6 * seconds(half)
+    # The same work twice: what differs is the length alone. A busy machine spoils one pair, not each of five.
+    assert min(seconds(half + half) / seconds(half) for _ in range(5)) <= 2.6
