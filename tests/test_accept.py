@@ -72,6 +72,13 @@ def series(log):
     return found
 
 
+def test_more_lines_than_a_batch_of_polars():
+    """Twenty thousand lines of one block are answered as twenty are: all counted, one mean."""
+    found, report = series_of([2.25] * 20_000)
+    assert found.rounds == 20_000 * 40
+    assert "2.25" in report.headline
+
+
 # ---------------------------------------------------------------------------------------------------------- the cases
 
 

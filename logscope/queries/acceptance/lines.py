@@ -305,12 +305,12 @@ def _bulk(tables: Tables, out: Lines, rows: pl.DataFrame, below: float | None, a
         out.full = (Place(row["file"], row["line"]), row["usage"], row["queue"])
     # nan and 0.00: nothing was verified, which is neither zero acceptance nor full.
     idle = pl.col("stat") & (pl.col("length").is_nan() | (pl.col("length") <= 0))
-    for what, where in (
-        ("without verifies", idle),
-        ("without accept len", pl.col("stat") & pl.col("length").is_null()),
-        ("below", pl.lit(False) if below is None else pl.col("stat") & ~idle & (pl.col("length") < below)),
-        ("above", pl.lit(False) if above is None else pl.col("stat") & ~idle & (pl.col("rate") > above)),
-    ):
+    noted = {"without verifies": idle, "without accept len": pl.col("stat") & pl.col("length").is_null()}
+    if below is not None:
+        noted["below"] = pl.col("stat") & ~idle & (pl.col("length") < below)
+    if above is not None:
+        noted["above"] = pl.col("stat") & ~idle & (pl.col("rate") > above)
+    for what, where in noted.items():
         found = rows.filter(where.fill_null(False))
         if found.height:
             out.note(what, _places(found), found.height)
