@@ -492,6 +492,18 @@ def test_a_marked_rank_that_goes_silent():
     assert f"TP1 prints nothing more from line {last:,} on" in the(report, "R101").message
 
 
+def test_a_print_cut_off_before_its_values_differs_from_none():
+    """One rank's print of the draft's input is torn before its norm: damage, and no rank that differs anywhere."""
+    lines = ranks(Server(14).serve(12).lines, 4, random.Random(5), lambda *_: True)
+    torn = next(at for at, line in enumerate(lines) if at > len(lines) // 2 and "TP2" in line and "embeds=" in line)
+    begin, rest = lines[torn].split("embeds=")
+    run = load(io.BytesIO("\n".join([*lines[:torn], begin, "embeds=" + rest, *lines[torn + 1 :]]).encode()))
+    assert run.accounting.partial == 1 + load(io.BytesIO("\n".join(lines).encode())).accounting.partial
+    assert fired(check(run)) == set()
+    said = [line for line in run.summarize().screen if getattr(line, "name", None) == "ranks"]
+    assert [line.mark for line in said] == ["ok"]
+
+
 OTHER_LINES = pytest.mark.xfail(reason="of ranks without a mark, one that prints other lines is not found", strict=True)
 
 

@@ -487,13 +487,12 @@ class Finder:
         # What stands there in other words: of another value, or damaged.
         usable = self._heads.usable[prints["head"]]
         shown = (prints["text"] != records["text"][prints["record"]]) | (~usable & ~prints["speaks"])
-        same = ~(shown & usable)
         printed: Columns = {
             "record": prints["record"],
             "line": prints["line"],
             "offset": prints["offset"],
             "prefix": prints["prefix"],
-            "same": same,
+            "same": ~prints["differs"],
             "norm": nothing(prints["norm"], shown & (prints["slack"] >= 0)),
             "slack": nothing(np.maximum(prints["slack"], 0.0), shown),
             "values": _lists(prints, heads, shown),

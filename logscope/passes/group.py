@@ -185,23 +185,26 @@ class Group:
         differ = np.zeros(count, np.int64)
         speaks = first.copy()
         same = prints["text"] == prints["text"][first][record]
+        differs = np.zeros(len(record), np.bool_)
         if not same.all() or not self.heads.usable[prints["head"]].all():
-            speaks, differ = self._voices(prints, record, first, copies, same)
+            speaks, differs = self._voices(prints, record, first, copies, same)
+            differ = np.bincount(record, differs, minlength=count).astype(np.int64)
         start = 0 if self._records is None else len(self._records["line"])
         made = {name: prints[name][speaks] for name in ("line", "offset", "head", "norm", "slack", "key", "count")}
         made |= {name: prints[name][speaks] for name in ("rounded", "length", "values", "prefix", "text", "time")}
         made |= {"copies": copies, "differ": differ, "from": prints["offset"][first], "doubt": prints["doubt"][first]}
         self._records = made if self._records is None else joined([self._records, made])
-        return prints | {"record": record + start, "speaks": np.isin(np.arange(len(record)), speaks)}
+        spoken = np.isin(np.arange(len(record)), speaks)
+        return prints | {"record": record + start, "speaks": spoken, "differs": differs}
 
     def _voices(
         self, prints: Columns, record: np.ndarray, first: np.ndarray, copies: np.ndarray, same: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Return which print speaks for each record, and how many writers printed another value.
+        """Return which print speaks for each record, and which prints say another value.
 
-        Whole before damaged, then the majority, then the first.
+        Whole before damaged, then the majority, then the first. What was cut off before its values says none.
         """
-        speaks, differ = first.copy(), np.zeros(len(first), np.int64)
+        speaks, differs = first.copy(), np.zeros(len(record), np.bool_)
         usable = self.heads.usable[prints["head"]]
         mixed = np.unique(record[~same | ~usable])
         order = np.argsort(record, kind="stable")
@@ -212,8 +215,11 @@ class Group:
             times = {text: int((texts == text).sum()) for text in texts.tolist()}
             main = max(members.tolist(), key=lambda at: (usable[at], times[int(prints["text"][at])], -at))
             speaks[number] = main
-            differ[number] = int((usable[members] & (texts != prints["text"][main])).sum())
-        return speaks, differ
+            differs[members] = usable[members] & (texts != prints["text"][main])
+            for at in members[differs[members]].tolist():
+                said = [(prints["slack"][one] >= 0, prints["count"][one] > 0) for one in (at, main)]
+                differs[at] = said[0] == said[1] or self.heads.payloads[prints["head"][at]].intact == "whole"
+        return speaks, differs
 
     # -- records to passes ---------------------------------------------------------------------------------------------
 
@@ -428,6 +434,7 @@ class Group:
         now = lost["offset"] < edge
         self._strays = [taken(lost, ~now)] if (~now).any() else []
         lost["speaks"] = np.ones(len(now), np.bool_)
+        lost["differs"] = np.zeros(len(now), np.bool_)
         return [taken(lost, now)]
 
     def _during(self, of: Shown, labels: phases.Labels, start: int, until: int) -> np.ndarray:
