@@ -550,7 +550,7 @@ VARIANTS = [
     own([metrics(50, 100, 50, "0.6, 0.4"), metrics(52, 100, 50, "0.6, 0.44")], "diff", exits(0), "50 verifies each, 2.00 and 2.04: no difference"),
     own([metrics(5000, 10000, 5000, "0.6, 0.4"), metrics(1000, 10000, 5000, "0.15, 0.05")], "diff", exits(1), "5000 verifies each, 2.0 and 1.2"),
     own(metrics(1, 20, 10, "0.1, 0.0"), "check", silent("A105"), "10 verifies are thin evidence"),
-    own(metrics(90, 90000, 30000, "0.003, 0.0, 0.0"), "check", fires("A105"), "1.003 over 30,000 verifies", pending=True),
+    own(metrics(90, 90000, 30000, "0.003, 0.0, 0.0"), "check", fires("A105"), "1.003 over 30,000 verifies"),
     own(metrics(18000, 30000, 10000, "0.9, 0.6, 0.3"), "check", silent("A105"), "2.80 over 10,000 verifies"),
     # start-up facts
     own([args(attention_backend="fa3") + decode(0, "3.00", "0.67"), args(attention_backend="triton") + decode(0, "1.50", "0.17")],

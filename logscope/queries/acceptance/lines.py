@@ -601,7 +601,11 @@ def settle(lines: Lines) -> pl.DataFrame:
         .fill_null(0.0),
         smallest=length, largest=length,
         ceiling=pl.col("full").cast(pl.Float64),
-        floor=(pl.col("drafting") & (length <= pl.col("bonus") + _HALF_DIGIT)).fill_null(False).cast(pl.Float64),
+        # One token accepted in ten thousand verifies prints 1.00: where tokens are counted, the count says it.
+        floor=(
+            pl.col("drafting")
+            & pl.coalesce(pl.col("accepted") == 0, length <= pl.col("bonus") + _HALF_DIGIT).fill_null(False)
+        ).cast(pl.Float64),
         drafting=pl.col("drafting").cast(pl.Float64),
         limit=pl.coalesce("limit", pl.lit(None, pl.Float64)),
         switches=pl.col("switches").fill_null(0.0),
