@@ -142,6 +142,22 @@ class Contract(BaseModel):
             return (Reading(self.aux_layers, None, "printed layer numbers"),)
         return _by_ids(self.aux_layer_ids, era, target_type) if self.aux_layer_ids else ()
 
+    def vllm_readings(self) -> tuple[Reading, ...]:
+        """Return what the contract asks for as vLLM numbers layers, what its ids say by themselves first.
+
+        vLLM's index i is the input of block i, as printed layers are, and it takes the ids of a draft's config as they
+        are. Configs are written under two conventions, told apart by a first id of 1 (outputs of blocks) or 2 (inputs):
+        where neither stands first, the ids are taken as vLLM takes them.
+        """
+        if self.aux_layers is not None:
+            return (Reading(self.aux_layers, None, "printed layer numbers"),)
+        if not self.aux_layer_ids:
+            return ()
+        same, above = (tuple(sorted({one + shift for one in self.aux_layer_ids})) for shift in (0, 1))
+        inputs = Reading(same, None, "ids as inputs of blocks", "the ids name inputs of blocks")
+        outputs = Reading(above, None, "ids as outputs of blocks: + 1", "the ids name outputs of blocks")
+        return (outputs, inputs) if same[0] == 1 else (inputs, outputs)
+
     def to_toml(self) -> str:
         """Return it as a TOML file that :func:`load_contract` reads back to an equal contract."""
         lines = [f"# {' '.join(self.source.split())}"]

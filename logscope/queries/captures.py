@@ -18,7 +18,7 @@ from logscope.queries.counts import Bucket, Cell, Counts, Seens, Tallies, owned,
 from logscope.queries.rows import joined_words, layers_cell, pass_row, state_row
 from logscope.queries.setup import Sizes, hidden_by_graphs, hidden_sizes
 from logscope.queries.tables import TELLING, columns, table, without_empty
-from logscope.queries.words import and_list, count, layer_list, phase_list, span, whole_numbers
+from logscope.queries.words import and_list, count, layer_list, outputs_of, phase_list, span, whole_numbers
 from logscope.report import Context, Line, Mark, Report
 
 if TYPE_CHECKING:
@@ -96,9 +96,12 @@ class Captures(Summed):
         if deviations:
             title = "passes that captured something else than usual"
             tables["deviations"] = table(_DEVIATIONS, deviations, title=title, caption=left_out)
-        if requested := _requested(counts, serving or apart):
+        requested = _requested(counts, serving or apart)
+        if requested:
             tables["requested"] = table(_REQUESTED, requested, title="requested against captured")
         report.headline = _headline(serving, apart, sizes, counts, hidden=bool(hidden))
+        if not (serving or apart) and (named := [_named(counts, row) for row in requested if row["source"]]):
+            report.headline = f"no hidden capture is printed; {'; '.join(named)}."
         report.facts = {
             "hidden_captures": sum(bucket.captures for bucket in serving),
             "target_passes": sum(bucket.passes for bucket in serving),
@@ -185,6 +188,7 @@ def _deviations(buckets: Sequence[Bucket]) -> tuple[list[dict[str, Any]], str | 
 
 
 def _requested(counts: Counts, buckets: Sequence[Bucket]) -> list[dict[str, Any]]:
+    """Return a row for each plan of captures: a debug print's, or with ``source`` one that an engine names at start."""
     rows = []
     for file, segment, payload, place in counts.plans:
         requested = whole_numbers(payload.fields.get("layers_to_capture", payload.fields.get("requested")))
@@ -195,9 +199,20 @@ def _requested(counts: Counts, buckets: Sequence[Bucket]) -> list[dict[str, Any]
         extra = [layer for layer in captured if layer not in requested]
         parts = [f"without {layer_list(missing)}"] * bool(missing) + [f"and {layer_list(extra)} besides"] * bool(extra)
         said = f"{layers_cell(captured) or 'nothing'} ({', '.join(parts) or 'the same'})"
-        asked = layers_cell(requested)
-        rows.append({"where": str(place), "segment": segment, "requested": asked, "captured": said})
+        source = payload.fields.get("source") if payload.site is None else None
+        if source and not captured:
+            said = "not printed"
+        told = {"where": str(place), "segment": segment, "requested": layers_cell(requested), "captured": said}
+        rows.append(told | {"file": file, "layers": requested, "source": source})
     return rows
+
+
+def _named(counts: Counts, row: dict[str, Any]) -> str:
+    """Say which layers an engine names at its start: index i is the input of block i."""
+    why = "a default, as the draft's config names none" if row["source"] == "model" else f"from the {row['source']}"
+    layers = layer_list(row["layers"])
+    said = f"{layers} are named at start-up ({why}): the {outputs_of(row['layers'])}"
+    return counts.in_run(row["file"], row["segment"], said)
 
 
 def _lines(

@@ -29,7 +29,7 @@ from logscope.queries.arguments import (
 )
 from logscope.queries.clock import Clock, writer_label
 from logscope.queries.tables import table, without_empty
-from logscope.queries.words import and_list, count
+from logscope.queries.words import and_list, count, whole_numbers
 from logscope.report import Column, Line, Report, Table, plain
 from logscope.versions import DRAFT_CLASS
 
@@ -345,7 +345,9 @@ def _hear(life: Life, start: Start) -> None:
     """Take one line."""
     if start.event == "capture_plan":
         life.plan = life.plan or start.fields
-    elif start.event == "server_args":
+    if start.event == "capture_plan" and "source" not in start.fields:
+        return
+    if start.event == "server_args":
         life.args.append(start)
     elif start.event in _ENGINE:
         # What is in force tells more than what the user gave: the latter only adds what the former leaves out.
@@ -476,6 +478,10 @@ def _start_rows(life: Life) -> list[dict[str, Any]]:
             role = "draft" if label == "draft" or (not label and pools[start.process] > 1) else "target"
             what = f"KV cache of the {role}" + (f" ({label})" if label not in ("", "draft") else "")
             grouped.setdefault((what, _pool_words(start.fields)), []).append(start)
+        if start.event == "capture_plan" and (layers := whole_numbers(start.fields.get("layers_to_capture"))):
+            source = start.fields["source"]
+            why = "a default: the draft's config names none" if source == "model" else f"from the {source}"
+            grouped.setdefault(("captured layers", f"{', '.join(map(str, layers))} ({why})"), []).append(start)
     for event in ("graph_capture_end", "graph_capture_begin"):
         for start in life.starts:
             name = _graph_name(start)

@@ -484,7 +484,7 @@ class Counts:
             said = [str(fields[each]) for each in ("exception", "message") if fields.get(each)]
             words = ": ".join(said) if fields.get("exception") else ""
             owners[owner].add("error", (event, words), Seen(1, line, line))
-        plans = strays.filter(pl.col("event") == "capture_plan")
+        plans = lines.filter(pl.col("event") == "capture_plan")
         for row, file, segment, line in plans.select("row", "file", "segment", "line").iter_rows():
             if (payload := tables.payload(row)).usable:
                 self._plan(tables.files[file], segment, payload, Place(tables.files[file], line))

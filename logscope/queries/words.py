@@ -35,6 +35,12 @@ def layer_list(layers: Iterable[int | None]) -> str:
     return and_list(parts) if parts else "none"
 
 
+def outputs_of(layers: Iterable[int]) -> str:
+    """Return ``outputs of blocks 1, 39 and 76`` for inputs 2, 40 and 77: the input of a block is the output before."""
+    blocks = [str(layer - 1) for layer in layers if layer > 0]
+    return f"output{'s' * (len(blocks) > 1)} of block{'s' * (len(blocks) > 1)} {and_list(blocks)}"
+
+
 def and_list(parts: Sequence[str]) -> str:
     """Return ``a``, ``a and b``, ``a, b and c``."""
     return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}" if parts else ""

@@ -14,7 +14,7 @@ import polars as pl
 
 from logscope.contract import DEFAULT_STATES
 from logscope.model import Finding, Place, states
-from logscope.queries.words import count, layer_list, source_name, whole_numbers
+from logscope.queries.words import and_list, count, layer_list, outputs_of, source_name, whole_numbers
 from logscope.rules.evidence import (
     DRAFT_EXTEND,
     EMBED,
@@ -456,13 +456,89 @@ def _alone(view: View, looked: Array, mine: Array, *, asked: bool) -> dict[tuple
 def _(part: Sets, life: Life) -> Iterator[Finding]:
     if part.stages:
         yield from _LayerSet(part, life).findings()
+    for server in life.facts.get("named", {}).values():
+        yield from _named(server, life)
 
 
 @layer_set.checked
 def _(part: Sets, life: Life) -> Checked:
+    named = life.facts.get("named", {}).values()
+    if named and not part.looked:
+        said = [layers for server in named for layers, _ in server]
+        return Checked(sum(map(len, _prints(named))), "start-up line", "; ".join(map(layer_list, dict.fromkeys(said))))
     every = list(dict.fromkeys(one.layers for sets in part.stages.values() for one in sets))
     worth = part.looked if life.contract is not None or len(every) > 1 or part.looked > 1 else 0
     return Checked(worth, "pass", "; ".join(map(layer_list, every[:4])) or None)
+
+
+def _prints(servers: Iterable[Any]) -> list[dict[str, First]]:
+    return [prints for server in servers for prints in server.values()]
+
+
+def _named(server: dict[tuple[tuple[int, ...], str], dict[str, First]], life: Life) -> Iterator[Finding]:
+    """Answer for the layers that the workers of one server name when they start (vLLM), where no pass prints any."""
+    every = sorted(server.items(), key=lambda one: min(print_.value.line for print_ in one[1].values()))
+    (layers, source), prints = every[0]
+    place = min((print_.value for print_ in prints.values()), key=lambda one: one.line)
+    if len({said for said, _ in server}) > 1:
+        other = next(one for one in every if one[0][0] != layers)
+        again = sorted(prints.keys() & other[1].keys())
+        names = [f"{layer_list(said)} ({and_list(list(who)[:4])})" for (said, _), who in every[:4]]
+        yield layer_set.finding(
+            f"The captured layers that {again[0] or 'a process'} names change: two starts may stand here."
+            if again
+            else f"Workers name different captured layers: {_compare(other[0][0], layers)}.",
+            min((print_.value for print_ in other[1].values()), key=lambda one: one.line),
+            severity="note" if again else None,
+            expected=layer_list(layers),
+            actual=layer_list(other[0][0]),
+            evidence="; ".join(names),
+            help="workers of one server must capture the same: compare what each of them loaded",
+        )
+        return
+    default = source == "model"
+    how = (
+        "a default of the engine that nobody asked for: the draft's config names no layers"
+        if default
+        else f"from the {source}"
+    )
+    readings = life.contract.vllm_readings() if life.contract is not None else ()
+    texts = {
+        "actual": f"{layer_list(layers)}, the {outputs_of(layers)}",
+        "evidence": f"{how}; named by {count(len(prints), 'process')} at start-up",
+    }
+    if not readings:
+        if default:
+            yield layer_set.finding(
+                f"{layer_list(layers).capitalize()} are captured by default: the draft's config names none.",
+                place,
+                severity="note",
+                help="right only for a draft that was trained on just these: name the layers in its config",
+                **texts,
+            )
+        return
+    fits = next((at for at, reading in enumerate(readings) if reading.layers == layers), None)
+    if fits == 0:
+        return
+    texts["expected"] = " or ".join(f"{layer_list(one.layers)} ({one.why})" for one in readings)
+    if fits is not None:
+        yield layer_set.finding(
+            f"The captured layers fit the contract if {readings[fits].when}, and are one off if {readings[0].when}:"
+            " the line alone cannot decide between both readings.",
+            place,
+            severity="note",
+            help="write aux_layers, the inputs of blocks that the draft was trained on, in the contract",
+            **texts,
+        )
+        return
+    yield layer_set.finding(
+        f"The captured layers are not the contract's under any counting: {_compare(layers, readings[0].layers)}.",
+        place,
+        help="the draft's config.json that the server loaded names no layers: write them under eagle_config"
+        if default
+        else "compare the ids of the contract with the config.json the server loaded",
+        **texts,
+    )
 
 
 class _LayerSet:
@@ -853,7 +929,9 @@ def _(part: dict[str, Any], life: Life) -> Iterator[Finding]:
     if asked is None:
         return
     layers, depth, place, how, plan = asked
-    never = [layer for layer in layers if (layer >= depth or layer < 0) and layer not in part["captured"]]
+    # vLLM's last index is the output of the last block.
+    last = depth if plan is not None and plan.site is None else depth - 1
+    never = [layer for layer in layers if not 0 <= layer <= last and layer not in part["captured"]]
     joined = part["joined"].value if "joined" in part else None
     printed = len(part["captured"] - {0})
     if not never or (joined is not None and joined[0] >= max(len(layers), printed + 1)):
@@ -865,10 +943,10 @@ def _(part: dict[str, Any], life: Life) -> Iterator[Finding]:
     yield impossible_layer.finding(
         f"{layer_list(never).capitalize()} can never be captured: the target has {depth} layers, 0 to {depth - 1}.",
         place,
-        expected=f"layers 0 to {depth - 1}",
+        expected=f"layers 0 to {last}",
         actual=layer_list(layers),
         evidence=f"{how}{shifted}{arrived}",
-        help="SGLang captures before a layer runs: a layer id equal to the number of layers is never reached",
+        help="a layer's input is captured: an id beyond the last layer is never reached",
     )
 
 

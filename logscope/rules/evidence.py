@@ -21,7 +21,8 @@ import polars as pl
 
 from logscope.model import CAPTURE_EVENTS, DURING, PHASES, Payload, Place, ServerEvent
 from logscope.passes.lineage import same_head, same_norm
-from logscope.queries.words import count, layer_name, percent, source_name
+from logscope.queries.clock import writer_label
+from logscope.queries.words import count, layer_name, percent, source_name, whole_numbers
 from logscope.versions import SIGNS, EraWatch, Known
 
 if TYPE_CHECKING:
@@ -765,7 +766,14 @@ def facts_of(view: View) -> dict[str, Any]:
         facts["target_lines"] = First(True)
     plans = np.flatnonzero((view.event == PLAN) & view.usable)
     found = [(view.payload(at), Place(view.file, int(view.records["line"][at]))) for at in plans[:1].tolist()]
-    found += [(one.payload, one.place) for one in view.lines("capture_plan") if one.payload.usable]
+    said = [one for one in view.lines("capture_plan") if one.payload.usable]
+    found += [(one.payload, one.place) for one in said]
+    for one in said:
+        layers = whole_numbers(one.payload.fields.get("layers_to_capture"))
+        if one.payload.site is None and layers:
+            key = (tuple(sorted(layers)), str(one.payload.fields.get("source")))
+            server = facts.setdefault("named", {}).setdefault((one.prefix.origin or "").rpartition("/")[0], {})
+            server.setdefault(key, {}).setdefault(writer_label(one.prefix), First(one.place))
     if found:
         facts["plan"] = First(min(found, key=lambda one: one[1].line))
     sets, which = view.sets

@@ -30,7 +30,8 @@ EXPLAINS: Mapping[str, frozenset[str]] = {
     "C101": frozenset({"H103", "S101", "N101"}),
     "H105": frozenset({"S101", "H103", "E101", "E102"}) | _LOW,
     "H104": frozenset({"E101", "E102"}) | _LOW,
-    "H103": frozenset({"S101", "S104", "E101", "E102"}) | _LOW,
+    # Other layers break a server by their number only: by the width of what they are joined to.
+    "H103": frozenset({"S101", "S104", "E102"}) | _LOW,
     # A state too many is the embedding's: both codes name one fault, and the width is what stops the draft.
     "S101": frozenset({"H104", "S104", "E101", "E102", "L104"}) | _LOW,
     "S104": frozenset({"S102"}) | _LOW,
@@ -184,7 +185,9 @@ def _cause(serious: Sequence[Finding], checked: Mapping[str, int], lives: Lives)
                 f" in {joins}, and the draft read them in {reads}. Look at the vocabulary map (d2t) or the draft's"
                 " weights."
             )
-    effects = [code for code in ORDER if code in codes and code in EXPLAINS.get(first.rule, frozenset())]
+    follows = EXPLAINS.get(first.rule, frozenset())
+    follows = follows.union(*(EXPLAINS.get(code, frozenset()) for code in follows & codes))
+    effects = [code for code in ORDER if code in codes & follows - {first.rule}]
     same = {finding.rule for finding in serious if finding.where == first.where}
     words = [f"{_EFFECTS[code]} ({code})" for code in effects if code in _EFFECTS and code not in same & {"E101"}]
     text = first.message.rstrip(".")
