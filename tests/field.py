@@ -41,16 +41,12 @@ class Answer:
 
 @dataclass(frozen=True)
 class Row:
-    """One right value: files (``{0}``, ``{1}`` of the command), the command, what holds, where that is from.
-
-    ``pending``: the product does not say so yet; the test fails loudly when it does.
-    """
+    """One right value: files (``{0}``, ``{1}`` of the command), the command, what holds, where that is from."""
 
     files: str
     command: str
     holds: Holds
     source: str
-    pending: bool = False
 
 
 def _without_files(value: Any) -> Any:

@@ -1,8 +1,7 @@
 """Logs as they are pasted: every right value of a field case, asked for through the command line as JSON.
 
 ``ROWS`` are the handed cases, ``VARIANTS`` logs of the same kinds with other labels, orders and damage. Right values are
-those of the cases' sources, or computed here from the counts that a line prints (``length``). A row marked ``pending``
-is not answered yet: it fails loudly when it is.
+those of the cases' sources, or computed here from the counts that a line prints (``length``).
 """
 
 from __future__ import annotations
@@ -219,15 +218,6 @@ ROWS = [
 ]
 
 
-def marked(rows: list[Row]) -> list[object]:
-    """Return the rows as parameters, those that are pending expected to fail."""
-    mark = pytest.mark.xfail(strict=True, reason="pending")
-    return [
-        pytest.param(row, id=f"{row.files}-{row.command.split(' ')[0]}-{at}", marks=[mark] if row.pending else [])
-        for at, row in enumerate(rows)
-    ]
-
-
 @pytest.fixture
 def clean(tmp_path, monkeypatch):
     """Stand in an empty folder with no settings of a user's own."""
@@ -251,7 +241,9 @@ def laid(folder: Path, logs: list[bytes], ending: str = "log") -> list[str]:
     return [str(path) for path in paths]
 
 
-@pytest.mark.parametrize("row", marked(ROWS))
+@pytest.mark.parametrize(
+    "row", [pytest.param(row, id=f"{row.files}-{row.command.split(' ')[0]}-{at}") for at, row in enumerate(ROWS)]
+)
 def test_case(row: Row, clean, capsys):
     """A handed case: what its source says must be reported."""
     row.holds(ask(row.command, laid(clean, [case(number) for number in row.files.split()]), capsys))
@@ -314,49 +306,44 @@ CHANGES: dict[str, Callable[[bytes], bytes]] = {
 }
 SIX = "crlf gz compose pod stamped among-others"
 WRAPPED = "crlf gz among-others"
-# A kind: its handed row, the changes that leave the value as it is, and those of them that are answered otherwise today.
+# A kind: its handed row, and the changes that leave the value as it is.
 KINDS = [
-    (Row("50", "accept", table("accept", 0.001, accept_len_mean=[3.76]), "3.76"), f"{SIX} torn", ""),
-    (Row("50", "check", silent("A102"), "below the maximum in force"), SIX, ""),
-    (Row("51", "accept", table("accept", 0.005, accept_len_mean=[3.493, 1.459, 1.052]), BOOTS), f"{SIX} torn recoloured", ""),
-    (Row("53", "errors", both(value(f"{FIRST}.process", re.compile("Worker_TP1")), value(f"{FIRST}.exception", "torch.AcceleratorError")), WORKERS), f"{SIX} recoloured", ""),
-    (Row("54", "accept", table("accept", 0.0001, accept_len_mean=[2.6436]), "1 + 1545/940"), f"{SIX} torn recoloured", ""),
-    (Row("55b", "check", fires("A105"), "next to nothing is accepted"), f"{SIX} torn", ""),
-    (Row("55a 55b", "diff", exits(1), "different beyond doubt"), SIX, ""),
-    (Row("56a 56b", "config", value("headline", re.compile("quant", re.IGNORECASE)), QUANT), SIX, ""),
-    (Row("56a 56b", "diff", fires("D104"), "diff: 3.70 -> 1.64"), f"{SIX} torn", ""),
-    (Row("58", "errors", both(table("errors", process=[re.compile("TP2")], error=[re.compile("RuntimeError")]), value("facts.errors.1", None)), CAPTURE), SIX, ""),
-    (Row("59", "accept", table("accept", 0.005, accept_len_mean=[2.719, 2.92]), LLAMA), WRAPPED, ""),
-    (Row("60", "errors", value(f"{FIRST}.exception", "RuntimeError"), CRI), WRAPPED, ""),
-    (Row("63", "errors", says("device-side assert", "rank ?3"), NCCL), SIX, ""),
-    (Row("63", "check", lacks("no fault found"), NCCL), SIX, ""),
-    (Row("64", "check", says("packing|packed", "shard"), PACKED), f"{SIX} recoloured", ""),
-    (Row("66", "accept", table("positions", engine=["000", "001"], drafts=[44, 15]), NGRAM), f"{SIX} torn recoloured", ""),
-    (Row("66", "accept", table("accept", engine=["000", "001"], rounds=[44, 15]), NGRAM), SIX, ""),
-    (Row("70b", "accept", table("accept", accept_len_mean=[2.80, 1.00]), UNITS), f"{WRAPPED} stamped torn", ""),
-    (Row("71a", "accept", table("accept", 0.001, accept_len_mean=[2.20]), DOCKER), WRAPPED, ""),
-    (Row("72", "accept", table("accept", 0.0005, accept_len_mean=[length(221, 101)]), DEPTH), f"{SIX} torn recoloured", ""),
-    (Row("73", "accept", table("accept", accept_len_mean=[2.80]), EMPTY), f"{SIX} torn", ""),
-    (Row("73", "check", silent(), EMPTY), SIX, ""),
-    (Row("oe1", "accept", table("accept", 0.0005, accept_len_mean=[2.7663]), REQUESTS), WRAPPED, ""),
-    (Row("oe1", "errors", says("illegal memory access"), REQUESTS), SIX, ""),
-    (Row("oe2", "captures", numbers(2, 40, 77), GUESSED), f"{SIX} recoloured", ""),
-    (Row("oe2", "errors", says("VllmWorker-1"), GUESSED), f"{SIX} recoloured", ""),
-    (Row("oe4", "accept", table("accept", 0.0005, accept_len_mean=[length(200, 150)]), VERIFIED), f"{SIX} torn recoloured", ""),
+    (Row("50", "accept", table("accept", 0.001, accept_len_mean=[3.76]), "3.76"), f"{SIX} torn"),
+    (Row("50", "check", silent("A102"), "below the maximum in force"), SIX),
+    (Row("51", "accept", table("accept", 0.005, accept_len_mean=[3.493, 1.459, 1.052]), BOOTS), f"{SIX} torn recoloured"),
+    (Row("53", "errors", both(value(f"{FIRST}.process", re.compile("Worker_TP1")), value(f"{FIRST}.exception", "torch.AcceleratorError")), WORKERS), f"{SIX} recoloured"),
+    (Row("54", "accept", table("accept", 0.0001, accept_len_mean=[2.6436]), "1 + 1545/940"), f"{SIX} torn recoloured"),
+    (Row("55b", "check", fires("A105"), "next to nothing is accepted"), f"{SIX} torn"),
+    (Row("55a 55b", "diff", exits(1), "different beyond doubt"), SIX),
+    (Row("56a 56b", "config", value("headline", re.compile("quant", re.IGNORECASE)), QUANT), SIX),
+    (Row("56a 56b", "diff", fires("D104"), "diff: 3.70 -> 1.64"), f"{SIX} torn"),
+    (Row("58", "errors", both(table("errors", process=[re.compile("TP2")], error=[re.compile("RuntimeError")]), value("facts.errors.1", None)), CAPTURE), SIX),
+    (Row("59", "accept", table("accept", 0.005, accept_len_mean=[2.719, 2.92]), LLAMA), WRAPPED),
+    (Row("60", "errors", value(f"{FIRST}.exception", "RuntimeError"), CRI), WRAPPED),
+    (Row("63", "errors", says("device-side assert", "rank ?3"), NCCL), SIX),
+    (Row("63", "check", lacks("no fault found"), NCCL), SIX),
+    (Row("64", "check", says("packing|packed", "shard"), PACKED), f"{SIX} recoloured"),
+    (Row("66", "accept", table("positions", engine=["000", "001"], drafts=[44, 15]), NGRAM), f"{SIX} torn recoloured"),
+    (Row("66", "accept", table("accept", engine=["000", "001"], rounds=[44, 15]), NGRAM), SIX),
+    (Row("70b", "accept", table("accept", accept_len_mean=[2.80, 1.00]), UNITS), f"{WRAPPED} stamped torn"),
+    (Row("71a", "accept", table("accept", 0.001, accept_len_mean=[2.20]), DOCKER), WRAPPED),
+    (Row("72", "accept", table("accept", 0.0005, accept_len_mean=[length(221, 101)]), DEPTH), f"{SIX} torn recoloured"),
+    (Row("73", "accept", table("accept", accept_len_mean=[2.80]), EMPTY), f"{SIX} torn"),
+    (Row("73", "check", silent(), EMPTY), SIX),
+    (Row("oe1", "accept", table("accept", 0.0005, accept_len_mean=[2.7663]), REQUESTS), WRAPPED),
+    (Row("oe1", "errors", says("illegal memory access"), REQUESTS), SIX),
+    (Row("oe2", "captures", numbers(2, 40, 77), GUESSED), f"{SIX} recoloured"),
+    (Row("oe2", "errors", says("VllmWorker-1"), GUESSED), f"{SIX} recoloured"),
+    (Row("oe4", "accept", table("accept", 0.0005, accept_len_mean=[length(200, 150)]), VERIFIED), f"{SIX} torn recoloured"),
 ]  # fmt: skip
 
 
 def changed() -> list[object]:
-    """Return every kind with every change, those answered otherwise today the other way round."""
-    cases = [
-        (row, change, row.pending != (change in other.split()))
-        for row, all_of, other in KINDS
-        for change in all_of.split()
-    ]
-    mark = pytest.mark.xfail(strict=True, reason="pending")
+    """Return every kind with every change."""
+    cases = [(row, change) for row, all_of in KINDS for change in all_of.split()]
     return [
-        pytest.param(row, change, id=f"{row.files}-{row.command}-{change}-{at}", marks=[mark] if pending else [])
-        for at, (row, change, pending) in enumerate(cases)
+        pytest.param(row, change, id=f"{row.files}-{row.command}-{change}-{at}")
+        for at, (row, change) in enumerate(cases)
     ]
 
 
@@ -498,9 +485,9 @@ FULL = decode(0, "4.00", "1.00") + decode(1, "4.00", "1.00") + decode(2, "4.00",
 CALM = switch(1, 3, 5) + decode(2, "3.10", "0.42") + decode(3, "3.20", "0.44") + decode(4, "3.15", "0.43")
 
 
-def own(log: str | list[str], command: str, holds: Holds, source: str, *, pending: bool = False) -> Row:
+def own(log: str | list[str], command: str, holds: Holds, source: str) -> Row:
     """Return a row whose files are texts of our own, joined by a form feed."""
-    return Row("\f".join([log] if isinstance(log, str) else log), command, holds, source, pending)
+    return Row("\f".join([log] if isinstance(log, str) else log), command, holds, source)
 
 
 VARIANTS = [
@@ -661,16 +648,7 @@ def encoded(text: str) -> bytes:
     return (mark + log).encode(encoding) + (b"\n" if how == "odd" else b"")
 
 
-def numbered() -> list[object]:
-    """Return the variants under the number and the words of their source."""
-    mark = pytest.mark.xfail(strict=True, reason="pending")
-    return [
-        pytest.param(row, id=f"{at}-{row.source[:40]}", marks=[mark] if row.pending else [])
-        for at, row in enumerate(VARIANTS)
-    ]
-
-
-@pytest.mark.parametrize("row", numbered())
+@pytest.mark.parametrize("row", [pytest.param(row, id=f"{at}-{row.source[:40]}") for at, row in enumerate(VARIANTS)])
 def test_variant(row: Row, clean, capsys):
     """A log of our own, of a handed case's kind: the value follows from the counts it prints."""
     row.holds(ask(row.command, laid(clean, [encoded(text) for text in row.files.split("\f")]), capsys))

@@ -17,13 +17,6 @@ SG = DATA / "sg"
 STARTUP = SG / "sg-a-startup-and-serving.log"
 CONFIG = SG / "sg-a-draft-config.json"
 PACKED = SG / "sg-d-packed-states.log"
-# What the labelling of passes cannot do yet; a test leaves this list when it can.
-WAITING = {"packed-passes", "packed-joins", "packed-draft-input"}
-
-
-def packed(name):
-    """Mark a test of packed states, by its name in the list of those that wait."""
-    return pytest.mark.skipif(name in WAITING, reason="packed states: needs the new engine")
 
 
 @pytest.fixture
@@ -165,7 +158,6 @@ def test_packed_layers(events):
     assert [(one["layer"], one["rows"]) for one in found] == [(2, 8), (30, 8), (58, 8), (2, 1), (30, 1), (58, 1)]
 
 
-@packed("packed-passes")
 def test_packed_passes(answer):
     """Two extends of the target and two of the draft, no pass of unknown phase, and no draft pass more."""
     rows = answer("summarize", PACKED)["tables"]["phases"]
@@ -175,14 +167,12 @@ def test_packed_passes(answer):
     ]
 
 
-@packed("packed-joins")
 def test_packed_joins(events):
     """The states of 21504 are the target's joins, of 8 rows and of 1 row; never a draft's output."""
     joins = [(one["role"], one["rows"], one["width"]) for one in events(PACKED) if one["event"] == "aux_concat"]
     assert joins == [("target", 8, 21504), ("draft", 1, 7168), ("target", 1, 21504), ("draft", 1, 7168)]
 
 
-@packed("packed-outputs")
 def test_packed_widths_are_told_as_states(answer):
     """Three states of 7168, joined 21504: the number of states is the width by the hidden size."""
     rows = answer("shapes", PACKED)["tables"]
@@ -193,7 +183,6 @@ def test_packed_widths_are_told_as_states(answer):
     )
 
 
-@packed("packed-draft-input")
 def test_packed_states_are_what_the_draft_reads(answer):
     """The draft reads the state joined before it in 2 of 2; norms of captures and joins agree in both."""
     report = answer("check", PACKED)
@@ -203,7 +192,6 @@ def test_packed_states_are_what_the_draft_reads(answer):
     assert "2 of 2" in answer("summarize", PACKED)["headline"]
 
 
-@packed("packed-note")
 def test_one_note_names_the_cause_and_the_cure(answer):
     """The count that is printed is the rows; the print needs width / hidden: one note, not one for each row count."""
     notes = [one for one in answer("check", PACKED)["findings"] if one["rule"] == "L104"]
@@ -213,7 +201,6 @@ def test_one_note_names_the_cause_and_the_cure(answer):
     assert "chunk" in text
 
 
-@packed("packed-verdict")
 def test_packed_states_are_no_fault(answer):
     """A healthy draft on packed states: no finding above a note, with ids that name the layers themselves."""
     report = answer("check", PACKED)
