@@ -20,7 +20,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from logscope.model import Prefix
+from logscope.cli import main
+from logscope.cli.evidence import contexts
+from logscope.model import Finding, Place, Prefix
+from logscope.report import Report
 from logscope.sources.blocks import Block
 from logscope.sources.excerpts import lines_around, physical_lines, texts
 from logscope.sources.inputs import expand
@@ -547,6 +550,32 @@ def test_lines_around_have_the_lines_of_the_file():
     assert list(physical_lines(found)) == [(1, b"one"), (2, b"part 0 part 1 end"), (5, b"five")]
     around = [(line.number, line.wanted) for line in lines_around(found, [2], 1) if line is not None]
     assert around == [(1, False), (2, True), (5, False)]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_evidence_is_the_text_with_the_line_of_the_file(kind, tmp_path, capsys):
+    """What --raw, --context and a page show of a wrapped log is what the server printed; lines are those of the file."""
+    said = [
+        "[2026-09-26 10:00:00 TP0] Decode batch, #running-req: 2, accept len: 2.80",
+        "  at the end of é",
+        "EAGLE3_DEBUG[dsv2] layer 3 capture: shape=torch.Size([4, 2880]), norm=1.2500, first5=[0.5000, 0.2500]",
+    ]
+    made, begun = Made(), []
+    for text in said * 3:
+        begun.append(len(made.text))
+        KINDS[kind](made, text)
+    log = tmp_path / "server.log"
+    log.write_bytes(made.raw)
+    lines = [made.lines[start] for start in begun]
+    assert main(["events", str(log), "--raw"]) == 0
+    records = capsys.readouterr().out.splitlines()
+    assert records == [said[0].partition("] ")[2], said[2]] * 3
+    assert main(["events", str(log), "--context", "0"]) == 0
+    shown = [line for line in capsys.readouterr().out.splitlines() if line != "--"]
+    assert shown == [f"{line}:{text}" for line, text in zip(lines, said * 3, strict=True) if "é" not in text]
+    place = Place(str(log), lines[-1])
+    finding = Finding("E101", "error", "failed", place)
+    assert contexts([Report("check", "failed", findings=[finding])])[place][-1] == (lines[-1], said[2], True)
 
 
 def test_newest_first_is_said():

@@ -202,20 +202,20 @@ def raw_text(logs: Sequence[str], shared: Shared, around: int | None) -> int:
 def _records(source: Source, places: Iterable[tuple[int, int, int]]) -> Iterator[str]:
     """Yield each record's own text on one line, made safe to print."""
     from logscope.render.text import visible  # noqa: PLC0415
-    from logscope.sources.excerpts import texts  # noqa: PLC0415 - kept beside its only use
+    from logscope.sources.excerpts import read_again, texts  # noqa: PLC0415 - kept beside its only use
 
-    for text in texts(source.blocks(), ((offset, length) for _, offset, length in places)):
+    for text in texts(read_again(source), ((offset, length) for _, offset, length in places)):
         yield visible(text.decode("utf-8", "surrogateescape"))
 
 
 def _around(source: Source, places: Iterable[tuple[int, int, int]], around: int, *, several: bool) -> Iterator[str]:
     """Yield lines as grep does: ``file:12:text`` for a record's line, ``file-11-text`` for one beside it."""
     from logscope.render.text import visible  # noqa: PLC0415
-    from logscope.sources.excerpts import lines_around  # noqa: PLC0415 - kept beside its only use
+    from logscope.sources.excerpts import lines_around, read_again  # noqa: PLC0415 - kept beside its only use
 
     wanted = sorted({line for line, _, _ in places})
     name = f"{visible(source.name)}" if several else ""
-    for line in lines_around(source.blocks(), wanted, around):
+    for line in lines_around(read_again(source), wanted, around):
         if line is None:
             yield "--"
             continue

@@ -31,7 +31,7 @@ def contexts(reports: Sequence[Report]) -> dict[Place, list[tuple[int, str, bool
 
     What cannot be read again (standard input, a log that is gone) has no lines: the finding still names its place.
     """
-    from logscope.sources.excerpts import lines_around  # noqa: PLC0415 - pages only
+    from logscope.sources.excerpts import lines_around, read_again  # noqa: PLC0415 - pages only
     from logscope.sources.inputs import expand  # noqa: PLC0415
 
     places = [finding.where for report in reports for finding in report.findings if finding.where is not None]
@@ -48,7 +48,7 @@ def contexts(reports: Sequence[Report]) -> dict[Place, list[tuple[int, str, bool
             continue
         numbers = sorted({where.line for where in group})
         lines: dict[int, str] = {}
-        for line in lines_around(source.blocks(), numbers, AROUND):
+        for line in lines_around(read_again(source), numbers, AROUND):
             if line is not None:
                 text = line.text.decode("utf-8", "backslashreplace")
                 lines[line.number] = text if len(text) <= LONGEST else text[:LONGEST] + " ..."

@@ -11,9 +11,12 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from logscope.sources.blocks import Block
 from logscope.sources.places import joined, part_of, position
+from logscope.sources.unwrap import unwrap
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
+
+    from logscope.sources.streams import Source
 
 # What is kept of one line of context: a line may be as long as a file.
 LONGEST = 4096
@@ -25,6 +28,11 @@ class Line(NamedTuple):
     number: int
     text: bytes
     wanted: bool
+
+
+def read_again(source: Source) -> Iterator[Block]:
+    """Yield the blocks of a source as records were found in them: the text inside a wrapper, with its places."""
+    return (block for block in unwrap(source.blocks()) if block is not None)
 
 
 def texts(blocks: Iterable[Block], spans: Iterable[tuple[int, int]]) -> Iterator[bytes]:

@@ -58,7 +58,7 @@ def expand(inputs: Input | Iterable[Input]) -> list[Source]:
     Taken are paths, globs (as a shell would match them, ``**`` too), directories, ``-`` for standard input, and
     binary or text file objects. A directory gives, recursively and sorted, its ``*.log *.txt *.out *.err`` (rotated
     and compressed forms too) and its text files without a suffix; links are followed, once; hidden files and folders
-    are not looked at; what else was left out is said in a warning.
+    are not looked at. What may hold a log and cannot be read is said in a warning, other files only where no log is.
 
     Warnings that concern no single source stand with the first one.
 
@@ -171,7 +171,7 @@ class _Expansion:
         if _is_saved_run(top):
             self._sources.append(Source(top, path=top, saved_run=True))
             return
-        logs, left_out = _walk(top)
+        logs, left_out, foreign = _walk(top)
         added: list[Source] = []
         refused = False
         for path, status in sorted(logs.items()):
@@ -181,7 +181,7 @@ class _Expansion:
                 refused = True
                 left_out.append(_left_out(top, path, error))
         if not added:
-            self._empty.append((top, left_out, refused))
+            self._empty.append((top, sorted([*left_out, *foreign]), refused))
             return
         twins = [path for path in sorted(logs) if path.endswith(_PACKED) and os.path.splitext(path)[0] in logs]
         both = "stand beside an unpacked file of the same name, and both are read: "
@@ -190,10 +190,14 @@ class _Expansion:
                 added[0].warnings.append(f"{top}: {said}")
 
 
-def _walk(top: str) -> tuple[dict[str, os.stat_result], list[str]]:
-    """Return the logs below a directory, each once, under its own name rather than a link's; and what was left out."""
+def _walk(top: str) -> tuple[dict[str, os.stat_result], list[str], list[str]]:
+    """Return the logs below a directory, each once, under its own name rather than a link's.
+
+    With them what was left out though it may hold a log, and what is none.
+    """
     logs: dict[str, os.stat_result] = {}
     left_out: list[str] = []
+    foreign: list[str] = []
     seen = {_identity(os.stat(top))}
     for above in Path(os.path.realpath(top)).parents:  # a link out of the folder would bring in everything beside it
         with contextlib.suppress(OSError):
@@ -213,15 +217,14 @@ def _walk(top: str) -> tuple[dict[str, os.stat_result], list[str]]:
         if stat.S_ISDIR(status.st_mode) and not _is_saved_run(path):
             return True
         if stat.S_ISDIR(status.st_mode):
-            reason = "a saved run"
+            left_out.append(_left_out(top, path, "a saved run"))
         elif not stat.S_ISREG(status.st_mode):
-            reason = "not a plain file"
+            left_out.append(_left_out(top, path, "not a plain file"))
         elif _looks_like_log(path):
             logs[path] = status
-            return False
         else:
             reason = "not a log by its name" if os.path.splitext(path)[1] else "not a text"
-        left_out.append(_left_out(top, path, reason))
+            foreign.append(_left_out(top, path, reason))
         return False
 
     def failed(error: OSError) -> None:
@@ -237,7 +240,7 @@ def _walk(top: str) -> tuple[dict[str, os.stat_result], list[str]]:
             inside = {name: os.path.join(folder, name) for name in sorted(folders + files) if name[0] != "."}
             starts.extend(path for path in inside.values() if os.path.islink(path))
             folders[:] = [name for name, path in inside.items() if not os.path.islink(path) and enter(path)]
-    return logs, left_out
+    return logs, left_out, foreign
 
 
 def _left_out(top: str, path: str, reason: str | OSError) -> str:
