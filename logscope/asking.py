@@ -55,13 +55,18 @@ class Asked:
     def __init__(self, question: Question) -> None:
         self._question = question
         self._parts: list[Any] = []
+        self._early: list[Any] = []  # what is held of a log that is followed, as it stood last
 
     def add(self, tables: Tables) -> None:
-        """Take the next batch."""
-        self._parts.append(self._question.partial(tables))
+        """Take the next batch; one that came early counts until the next one comes."""
+        part = self._question.partial(tables)
+        self._early = [part] if tables.early else []
+        if tables.early:
+            return
+        self._parts.append(part)
         if len(self._parts) >= _PARTS:
             self._parts = [self._question.combine(self._parts)]
 
     def report(self, context: Context) -> Report:
         """Return the answer to all that was taken."""
-        return self._question.report(self._question.combine(self._parts), context)
+        return self._question.report(self._question.combine([*self._parts, *self._early]), context)

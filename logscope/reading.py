@@ -7,6 +7,7 @@ known of the files (:class:`Reading`). It must not know what is asked, nor how a
 from __future__ import annotations
 
 import os
+import time
 from collections import deque
 from dataclasses import dataclass, field
 from itertools import count
@@ -39,6 +40,8 @@ MISSES = 3
 BLOCK = 16 << 20
 # From this size on a file is scanned in a thread of its own.
 _AHEAD = 32 << 20
+# Seconds without a debug record, in a log that is followed, after which nobody waits for the rest of a pass.
+QUIET = 1.0
 _KEPT = 5  # notices that a report repeats: of a connection lost every hour, more would hide the report
 
 
@@ -177,10 +180,13 @@ def followed_batches(
     *,
     stop: threading.Event | None = None,
     idle: float | None = None,
+    quiet: float = QUIET,
     warn: Callable[[str], None] = lambda _: None,
 ) -> Iterator[Tables | None]:
     """Yield what each new part of a growing log tells, as batches of tables; None when nothing is new.
 
+    What waits for the rest of its pass is yielded early (``Tables.early``) when no debug record came for ``quiet``
+    seconds.
     ``warn`` is told at once what became of the log or of the connection; the last of it stands in the reading, too.
 
     Raises
@@ -206,7 +212,13 @@ def followed_batches(
     finder: Finder | None = None
     last: Finder | None = None
     scanner = Scanner(grammar)
+    news, printed, spent = False, 0.0, 0.0  # whether anything came since the last look at what waits; when
     for block in unwrap(blocks, warn, lambda: Labels(grammar)):
+        now = time.monotonic()
+        # A busy log is not looked at all the time.
+        if finder is not None and news and now >= max(printed + quiet, spent):
+            yield finder.early()
+            news, spent = False, now + 5 * (time.monotonic() - now)
         if block is None:
             yield None
             continue
@@ -217,9 +229,10 @@ def followed_batches(
                 reading.files.append(block.file)
         chunk = scanner.feed(block)
         yield from reading.note(chunk.accounting, finder.add(chunk))
+        news, printed = True, time.monotonic() if len(chunk.prints["line"]) else printed
         if block.final:
             yield from reading.note(Accounting(), finder.end())
-            finder, last = None, finder
+            finder, last, news = None, finder, False
 
 
 def _noting(reading: Reading, warn: Callable[[str], None]) -> Callable[[str], None]:

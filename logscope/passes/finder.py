@@ -6,6 +6,7 @@ out, and the frames of a batch. It must not know how passes are found (:mod:`log
 
 from __future__ import annotations
 
+from copy import deepcopy
 from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING, Any
@@ -33,8 +34,8 @@ if TYPE_CHECKING:
 _LISTED = 1 << 15
 # Prints that are held before they are handed out although passes overlap.
 _HELD = 1 << 19
-# A scheduler that has printed nothing while others printed so much waits no longer.
-_SILENCE = 1 << 14
+# More server lines do not wait for the passes before them once they were handed out early.
+_LINES = 1 << 9
 _HEARD = STARTUP | OPENERS | PAST | {"prefill_stats", "adaptive_switch"}
 
 
@@ -81,6 +82,7 @@ class Finder:
         self._time: str | None = None
         self._count = 0
         self._last_numbers: dict[tuple[Any, ...], int] = {}
+        self._given = -1  # everything up to this offset was handed out early
         if goes_on is not None:
             goes_on.hand_over(self)
 
@@ -143,6 +145,24 @@ class Finder:
         if self._lives is not None:
             self._close()
         return self._batch(final=True)
+
+    def early(self) -> Tables | None:
+        """Return what is held as if the file ended here; it is handed out once more when it is known. None: nothing."""
+        if self._lives is None:
+            return None
+        # What only grows is shared with the copy that is ended.
+        shared = [self._heads, self._read, self._prefixes, self._numbers]
+        shared += [said for part in self._server for name in ("said", "kind") for said in part[name]]
+        like = deepcopy(self, {id(one): one for one in shared} | {id(self._keys): count(1)})
+        tables = like.end()
+        assert tables is not None
+        # Where it is not known how many print a record, a pass has no number yet.
+        counted = [self._keyed.index(key) for key, group in self._groups.items() if group.number is not None]
+        tables.passes = tables.passes.with_columns(number=pl.when(pl.col("group").is_in(counted)).then("number"))
+        tables.early = True
+        offsets = pl.concat([tables.prints["offset"], tables.server["offset"]]).to_list()
+        self._given = max([self._given, *offsets])
+        return tables
 
     def _columns(self, chunk: Chunk) -> Columns:
         """Return the prints of a chunk as columns whose numbers count in this finder."""
@@ -408,13 +428,15 @@ class Finder:
         server = joined(self._server) if self._server else None
         mine = passes["offset"] < edge if passes is not None else np.zeros(0, np.bool_)
         lines = server["offset"] < edge if server is not None else np.zeros(0, np.bool_)
+        if server is not None and len(lines) > _LINES:
+            lines |= server["offset"] <= self._given
         if not mine.any() and not lines.any() and not final:
             return None
         return self._tables(passes, mine, server, lines)
 
     def _tables(self, passes: Columns | None, mine: np.ndarray, server: Columns | None, lines: np.ndarray) -> Tables:
         """Return a batch of these passes and server lines; keep the others."""
-        tables = Tables(files=[self.file], groups=[key[:3] for key in self._keyed], segments=list(self.segments))
+        tables = Tables([self.file], [key[:3] for key in self._keyed], list(self.segments), given=self._given)
         tables.heads, tables.prefixes, tables.read = self._heads.payloads, self._prefixes or [NO_PREFIX], self._read
         if passes is not None and mine.any():
             records, prints = joined(self._ready["records"]), joined(self._ready["prints"])

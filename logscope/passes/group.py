@@ -14,7 +14,7 @@ from logscope.passes import cut as cutting
 from logscope.passes import interleaved, phases, writers
 from logscope.passes.cut import CAPTURE, DRAFT, END, FORWARD, NONE, TARGET, Kinds
 from logscope.passes.lineage import Lineage
-from logscope.passes.phases import AHEAD, EXTEND, UNKNOWN, Learned, Shown
+from logscope.passes.phases import EXTEND, UNKNOWN, Learned, Shown
 from logscope.passes.segments import ANY, CAPTURING, SERVING, WARMING
 from logscope.scan.chunk import joined, taken
 
@@ -408,7 +408,9 @@ class Group:
         segment = lives.here
         if learned.version is not None and segment.spec_version is None:
             segment.spec_version, segment.spec_evidence = learned.version, learned.why
-        if not final and not learned.settled and ends - self._known < 2 * AHEAD:
+        # Which of two schedulers a pass is of is told by those behind it.
+        settled = learned.settled and (self.schedulers == 1 or learned.version == "v2")
+        if not final and not settled and ends - self._known < phases.ENOUGH:
             return None
         if self.schedulers > 1:
             assert self._records is not None
@@ -418,10 +420,7 @@ class Group:
                 labels = interleaved.label(of, made, self._records, learned, self._labels, self._doubts)
             return (total if final else max(ends - 16, 0)), labels
         labels, ready = phases.label(of, learned, lives, self._labels, final=final)
-        until = total if final else min(ends, int(ready.sum()) if ready.all() else int(np.argmin(ready)))
-        if not final and not learned.settled:
-            until = min(until, ends - AHEAD)
-        return until, labels
+        return (total if final else min(ends, int(ready.sum()) if ready.all() else int(np.argmin(ready)))), labels
 
     def _learned_until(self) -> int:
         return self._known + self._learned_to

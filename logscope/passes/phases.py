@@ -44,8 +44,10 @@ MODE_NAMES: dict[str, Phase] = {
 _MODE_KEYS = frozenset({"forward_mode", "mode", "phase", "fmode", "forward_batch_mode"})
 # A Prefill line stands before its extend, or up to so many target passes behind its beginning.
 REACH = 3
-# Passes that are looked at ahead for what only later ones show.
+# Where no draft prints, so many passes behind one show where Prefill lines usually stand.
 AHEAD = 64
+# Passes that show how a server drafts, whatever they show.
+ENOUGH = 128
 
 
 def printed_phase(payload: Payload) -> int:
@@ -121,8 +123,9 @@ class Learned:
 
     @property
     def settled(self) -> bool:
-        """Whether later passes cannot change how one is labelled."""
-        return self.decodes and self.version == "v2"
+        """Whether enough was seen to label passes one by one: later ones add to it, and take nothing back."""
+        many = self.drafts > 0 and self.targets + self.drafts >= ENOUGH
+        return many or (self.decodes and self.version is not None)
 
     def kept(self, of: Shown) -> np.ndarray:
         """Return how each pass kept its output: FULL (all rows), LAST (a row a request), 0: cannot be told."""
@@ -245,7 +248,6 @@ WHY = [
     "{rows} rows fit an extend and a verify of {tokens} draft tokens a request, and no draft prints",
     "two schedulers print without a mark, and its rows fit more than one step of a round",
     "data-parallel attention: ranks without a request run padded passes that look like real ones",
-    "not settled: what follows may still tell",
     "several writers print the same text in pass after pass, so their order cannot be told",
 ]
 
@@ -298,7 +300,7 @@ def label(
 
     for number in np.unique(of.printed[of.printed >= 0]).tolist():
         rule(of.printed == number, number, PRINTED)
-    rule(doubt, UNKNOWN, NOTHING, 21)
+    rule(doubt, UNKNOWN, NOTHING, 20)
     rule(rows == 0, IDLE, ROWS)
     if lives.padded:
         rule(served, UNKNOWN, NOTHING, 19)
@@ -375,7 +377,7 @@ def label(
         rule(draft & (of.wide == 1) & (kept == LAST), EXTEND, ROWS)
     rule(draft & of.fresh, EXTEND, ORDER)
     rule(draft, UNKNOWN, NOTHING, 5)
-    ready = np.ones(total, np.bool_) if final else at < total - 2
+    ready = np.ones(total, np.bool_) if final else at < total - (2 if learned.drafts else AHEAD)
     return Labels(phase, evidence, why), ready
 
 
@@ -447,4 +449,4 @@ def _alone(of: Shown, learned: Learned, lives: Lives, rule: Callable[..., None])
     rule(target, UNKNOWN, NOTHING, 17)
 
 
-__all__ = ["AHEAD", "ANY", "WHY", "Labels", "Learned", "Shown", "label", "printed_phase"]
+__all__ = ["ANY", "WHY", "Labels", "Learned", "Shown", "label", "printed_phase"]

@@ -48,6 +48,9 @@ class Tables:
         what distinct prefixes say.
     said
         what server rows say: the payload, or the text of one, which ``read`` reads by the grammar when it is asked for.
+    early, given
+        of a log that is followed. ``early``: as if it ended here; all of it comes once more when it is known. Up to the
+        offset ``given`` everything came early before.
 
     Batches of one reading that hold the very same list of heads or prefixes share it when they add up.
     """
@@ -63,6 +66,8 @@ class Tables:
     prefixes: list[Prefix] = field(default_factory=list)
     said: list[Payload | bytes] = field(default_factory=list)
     read: Callable[[bytes], Payload] | None = None
+    early: bool = False
+    given: int = -1
 
     @classmethod
     def concat(cls, parts: Iterable[Tables]) -> Tables:
@@ -134,8 +139,22 @@ class Tables:
         return frames.events(frames.Held(self), names, select)
 
     def event_rows(self, select: Select | None = None) -> Iterator[dict[str, Any]]:
-        """Yield the fixed event records of the (selected) events, in file order."""
-        return frames.event_rows(self.events(select=select))
+        """Yield the fixed event records of the (selected) events, in file order, those that came early but once.
+
+        What comes early has no phase but one that is printed, and ``reason`` among its fields.
+        """
+        tables = self
+        if self.early:
+            open_ = ~pl.col("printed")
+            labels = {"phase": "unknown", "evidence": "none"}
+            values = {
+                name: pl.when(open_).then(pl.lit(word, PASSES[name])).otherwise(name) for name, word in labels.items()
+            }
+            tables = replace(self, passes=self.passes.with_columns(**values))
+        for row in frames.event_rows(tables.events(select=select).filter(pl.col("offset") > self.given)):
+            if self.early and row["evidence"] == "none":
+                row["fields"] = row["fields"] | {"reason": "not settled"}
+            yield row
 
     def items(self) -> Iterator[Item]:
         """Yield the same as objects (:func:`logscope.tables.objects.items`)."""
