@@ -193,13 +193,14 @@ def accept(
     min: Annotated[  # noqa: A002 - the option's name
         float | None, option("--min", help="Exit with 1 when the accept len is below this.", panel=GATE, metavar="LEN")
     ] = None,
+    follow: Follow = False,
 ) -> int:
     """Show how many tokens each verify accepted, over time, and under which definition of the rate."""
     from logscope.cli.reading import arguments, ask
     from logscope.queries.acceptance import Accept
 
     words: dict[str, Any] = {"window": window, "by": by, "year": year, "min": min, "below": below, "above": above}
-    return ask(logs, shared, Accept(**words), f"accept({arguments(**words)})")
+    return ask(logs, shared, Accept(**words), f"accept({arguments(**words)})", follow=follow)
 
 
 @command

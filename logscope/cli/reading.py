@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from logscope.tables.tables import Tables
 
 
-# How often the answer to a growing log is drawn anew, in seconds.
-REDRAW = 0.25
+# How often the answer to a growing log is shown anew at most, in seconds.
+REDRAW = 0.1
 
 
 def ask(
@@ -160,7 +160,8 @@ def selected(found: Iterable[Tables], shared: Shared) -> Iterator[Tables]:
 def followed(logs: Sequence[str], shared: Shared, query: Any) -> tuple[Report, LogscopeError | None]:
     """Return the last answer to a growing log: when its writer has ended (a pipe), or Ctrl-C ends the following.
 
-    On a terminal the answer is drawn anew while it changes. A log that could not be read any more after a while (the
+    On a terminal the answer is drawn anew while it changes; into a pipe what is new of it is a line, where it is text
+    at all. A log that could not be read any more after a while (the
     host no longer accepts the key) has an answer, too: the failure comes with it.
     """
     from logscope import grammar  # noqa: PLC0415 - help must not pay for the parser
@@ -169,14 +170,20 @@ def followed(logs: Sequence[str], shared: Shared, query: Any) -> tuple[Report, L
 
     select = shared.select()
     reading, asked = readings.Reading(), Asked(query)
-    drawn = _Drawn(logs, shared, asked, reading) if sys.stdout.isatty() and not shared.output else None
+    live = _Live(asked, reading)
+    drawn = None
+    if not shared.output and sys.stdout.isatty():
+        live = drawn = _Drawn(logs, shared, asked, reading)
+    elif not shared.output and target(shared).form == "table":
+        live = _Told(asked, reading)
     with until_interrupted() as stop, drawn.screen if drawn else nullcontext():
         notice = drawn.notice if drawn else lambda text: warn([text], shared)
         known = grammar.load(shared.grammar or ())
-        found = readings.followed_batches(list(logs), known, reading, stop=stop, warn=notice)
+        # What is drawn is what the log says so far, the pass that is still printed included.
+        found = readings.followed_batches(list(logs), known, reading, stop=stop, warn=notice, quiet=0.0)
         failure = None
         try:
-            for tables in drawn.between(found) if drawn else found:
+            for tables in live.between(found):
                 if tables is not None:
                     asked.add(select.filter(tables) if select else tables)
         except LogscopeError as error:
@@ -190,38 +197,72 @@ def followed(logs: Sequence[str], shared: Shared, query: Any) -> tuple[Report, L
     return asked.report(reading.context()), failure
 
 
-class _Drawn:
+class _Live:
+    """The answer to a growing log, while it changes: shown by those that are made from this one."""
+
+    def __init__(self, asked: Asked, reading: Reading) -> None:
+        self._asked, self._reading = asked, reading
+
+    def between(self, found: Iterable[Tables | None]) -> Iterator[Tables | None]:
+        """Pass what is found on, and show the answer when it was taken."""
+        shown, news = 0.0, True
+        for tables in found:
+            yield tables
+            news = news or tables is not None
+            if news and time.monotonic() - shown >= REDRAW:
+                shown, news = time.monotonic(), False
+                self._show()
+
+    def _show(self) -> None:
+        """Show the answer as it stands; a JSON value, or a file, is written once."""
+
+    def _report(self) -> Report:
+        return self._asked.report(self._reading.context())
+
+
+class _Told(_Live):
+    """The answer to a growing log in a pipe: a line for each finding when it stands, and for each new headline."""
+
+    _said: frozenset[object] = frozenset()
+
+    def _show(self) -> None:
+        report = self._report()
+        lines: dict[object, str] = {
+            (one.rule, one.where): f"{one.severity} {one.rule} {one.where or ''}: {one.message}"
+            for one in report.findings
+            if one.severity != "note"
+        }
+        if report.kind != "check" and self._reading.accounting.records:
+            lines[report.headline] = report.headline
+        for key in (key for key in lines if key not in self._said):
+            sys.stdout.write(f"{visible(lines[key])}\n")
+        sys.stdout.flush()
+        self._said |= lines.keys()
+
+
+class _Drawn(_Live):
     """The answer to a growing log on a terminal, drawn anew while it changes."""
 
     def __init__(self, logs: Sequence[str], shared: Shared, asked: Asked, reading: Reading) -> None:
         from logscope.render.live import Screen  # noqa: PLC0415 - live logs only
 
+        super().__init__(asked, reading)
         self.notices: list[str] = []
         self.screen = Screen(sys.stdout)
-        self._shared, self._asked, self._reading = shared, asked, reading
+        self._shared = shared
         self._status = f"following {visible(', '.join(logs))}; Ctrl-C ends"
-
-    def between(self, found: Iterable[Tables | None]) -> Iterator[Tables | None]:
-        """Pass what is found on, and draw when it was taken."""
-        drawn, news = 0.0, True
-        for tables in found:
-            yield tables
-            news = news or tables is not None
-            if news and time.monotonic() - drawn >= REDRAW:
-                drawn, news = time.monotonic(), False
-                self._draw()
 
     def notice(self, text: str) -> None:
         """Show at once what became of the log: while a connection is lost, nothing else comes to be drawn."""
         self.notices.append(text)
-        self._draw()
+        self._show()
 
-    def _draw(self) -> None:
+    def _show(self) -> None:
         from logscope.render import render  # noqa: PLC0415 - live logs only
 
         shared = self._shared
         style = style_of(sys.stdout, shared.color, quiet=shared.quiet, verbose=shared.verbose)
-        self.screen.draw(render(self._asked.report(self._reading.context()), "table", style), self._status)
+        self.screen.draw(render(self._report(), "table", style), self._status)
 
 
 def open_run(logs: Sequence[str], shared: Shared) -> Run:
