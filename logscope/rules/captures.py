@@ -6,26 +6,25 @@ one.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import polars as pl
 
 from logscope.contract import DEFAULT_STATES
-from logscope.model import Finding, Place, states
+from logscope.model import Place, states
 from logscope.queries.words import and_list, count, layer_list, outputs_of, source_name, whole_numbers
 from logscope.rules.evidence import (
     DRAFT_EXTEND,
     EMBED,
     EXTEND,
+    LAYER,
     SERVING,
     VERIFY,
     First,
     Onset,
-    Seen,
-    add,
-    at_fault,
     distinct,
     pass_name,
 )  # fmt: skip
@@ -34,56 +33,48 @@ from logscope.rules.registry import Checked, rule
 from logscope.versions import default_layers
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator
 
-    from logscope.contract import Reading
-    from logscope.model import Payload, Segment
-    from logscope.rules.evidence import Array, Life, View
+    from logscope.contract import Contract, Reading
+    from logscope.model import Finding, Payload
+    from logscope.rules.evidence import Array, Kinds, Life, Seen, View
 
-_MOST_SETS = 64
 # Signs of rounds between two printed extends before silent verifies are believed in; and where verifies were printed
 # until then, the rounds of the draft without one, to the end, that show that they are printed no more.
 _SIGNS = 2
 _STOPPED = 8
 # Passes that lack layers, and passes that have them twice, from which on both come from mixed-up writers.
 _MIXED = 3
-# Passes at the end of a batch of which one is the last of its source.
-_EDGE = 64
 
 
 # ------------------------------------------------------------------------------------------------- verifies without
 
 
-@dataclass
-class Silent:
-    """Rounds of one scheduler behind its last verify, of which none is printed, and the extends around them.
+class Silent(NamedTuple):
+    """Rounds of one scheduler behind its last verify, of which none is printed, and extends around them.
 
-    signs, first
-        draft_extends without a verify, and statistics lines of rounds without a graph; between extends where there is
-        no verify.
-    extend
-        the first extend with captures behind the first sign: prints were not simply switched off.
+    ``signs``, ``first``: draft_extends without a verify, and statistics lines of rounds without a graph; from the first
+    extend on where there is no verify. ``extend``: the last extend with captures; where it stands behind the first
+    sign, prints were not simply switched off.
     """
 
     verify: Seen | None = None
-    begun: bool = False
     signs: int = 0
     first: Place | None = None
     extend: Place | None = None
-    lead: tuple[Place, ...] = ()
 
-    def __add__(self, other: Silent) -> Silent:
+    def __add__(self, other: Silent) -> Silent:  # type: ignore[override]
         """Return both as one."""
         if other.verify is not None:
             return other
-        if not (self.begun or self.verify):
-            return replace(other, begun=self.begun or other.begun)
-        if self.first is not None and other.lead and self.extend is None:
-            extend: Place | None = other.lead[0]
-        else:
-            extend = self.extend or other.extend
-        lead = (*self.lead, *other.lead)[:1]
-        return Silent(self.verify, True, self.signs + other.signs, self.first or other.first, extend, lead)
+        first = self.first or other.first
+        return Silent(self.verify, self.signs + other.signs, first, other.extend or self.extend)
+
+    @property
+    def told(self) -> bool:
+        """Whether rounds and extends go on without a verify."""
+        enough = self.signs >= (_STOPPED if self.verify else _SIGNS)
+        return bool(enough and self.extend and self.first and self.extend.line > self.first.line)
 
 
 @rule(
@@ -118,15 +109,11 @@ def none_in_verify(view: View) -> dict[str, Any]:
         # Where the draft prints nothing, statistics lines tell of its rounds.
         rounds = eager if view.target[mine].all() else view.line[second & mine].tolist()
         signs = sorted(line for line in rounds if line > start > 0)
-        behind = [Place(view.file, line) for line in extends if line > start or not len(last)]
-        after = [place for place in behind if signs and place.line > signs[0]]
         silent[view.tables.groups[group]] = Silent(
             view.seen(int(last[-1])) if len(last) else None,
-            bool(extends),
             len(signs),
             Place(view.file, signs[0]) if signs else None,
-            after[0] if after else None,
-            tuple(behind[:1]),
+            Place(view.file, extends[-1]) if extends else None,
         )
     return {
         "onset": view.onset(verify & (has | view.clean), ~has),
@@ -139,10 +126,7 @@ def _silent(part: dict[str, Any], life: Life) -> Silent | None:
     """Return the scheduler of which no verify is printed (any more) while rounds and extends go on."""
     if life.segment.graphs_captured or part["graph"] or not life.fact("target_lines"):
         return None
-    enough = (
-        one for one in part["silent"].values() if one.signs >= (_STOPPED if one.verify else _SIGNS) and one.extend
-    )
-    return next(enough, None)
+    return next((one for one in part["silent"].values() if one.told), None)
 
 
 @none_in_verify.answer
@@ -152,22 +136,16 @@ def _(part: dict[str, Any], life: Life) -> Iterator[Finding]:
         if onset.bad * 2 > onset.since:
             yield none_in_verify.told(onset)
     elif silent is not None:
-        verify, rounds = silent.verify, count(silent.signs, "round")
-        before = (
-            f"the last verify is pass {verify.number} ({verify.place})" if verify else f"rounds ran at {silent.first}"
-        )
+        verify = silent.verify
+        before = f"the last verify is pass {verify.number} ({verify.place})" if verify else "no verify is printed"
         where = source_name(verify.source) if verify and len(part["silent"]) > 1 else ""
-        message = "Extends print hidden captures, verifies print none, and the rounds ran without CUDA graphs."
-        if verify:
-            message = f"No verify is printed any more from {silent.first} on, while rounds and extends go on."
         yield none_in_verify.finding(
-            message,
+            f"No verify is printed from {silent.first} on, while rounds without CUDA graphs and extends go on.",
             silent.first,
             severity="warning",
             expected=none_in_verify.says["expected"],
-            actual=f"{rounds} without one",
-            evidence=f"{before}; the next extend at {silent.extend} prints captures again, and the rounds ran without"
-            f" CUDA graphs{f'; in {where}' if where else ''}",
+            actual=f"{count(silent.signs, 'round')} without one",
+            evidence=f"{before}; the extend at {silent.extend} prints captures{f'; in {where}' if where else ''}",
             help="something switches captures, or their prints, off in verify",
         )
 
@@ -253,77 +231,16 @@ def _(part: dict[str, Onset], life: Life) -> Checked:
 # --------------------------------------------------------------------------------------------------------- the layers
 
 
-class _Layers(NamedTuple):
-    """The decoder layers one pass captured, sorted; ``twice`` more than once; ``rising``: printed in layer order."""
+class _Set(NamedTuple):
+    """The decoder layers one pass captured, sorted, on a pipeline rank (-1: not marked).
 
-    layers: tuple[int, ...]
-    twice: tuple[int, ...] = ()
-    rising: bool = True
-
-
-@dataclass
-class _Set:
-    """All passes that captured one set of layers.
-
-    ``before``: the last pass of every other set before its first one, from the same source. ``start``: how many passes
-    had been looked at.
+    ``twice``: those it captured more than once; ``rising``: printed in layer order.
     """
 
-    count: int
-    first: Seen
-    start: int
-    before: dict[_Layers, Seen]
-    states: int | None
-    lines: list[int]
-    sources: set[tuple[Any, ...]]
-    phases: dict[str, int]
-    last: dict[tuple[Any, ...], Seen]
-
-    @property
-    def place(self) -> Place:
-        """Where its first pass begins."""
-        return self.first.place
-
-
-@dataclass
-class Sets:
-    """What H103 keeps: passes looked at, by pipeline rank every set of layers, and what one writer alone captured."""
-
-    looked: int = 0
-    stages: dict[int | None, dict[_Layers, _Set]] = field(default_factory=dict)
-    alone: dict[tuple[_Layers, _Layers], Onset] = field(default_factory=dict)
-    ends: dict[tuple[Any, ...], int] = field(default_factory=dict)  # by source its last target pass
-
-    def __add__(self, other: Sets) -> Sets:
-        """Return both as one."""
-        stages = {stage: dict(sets) for stage, sets in self.stages.items()}
-        for stage, sets in other.stages.items():
-            mine = stages.setdefault(stage, {})
-            latest = _latest(mine)
-            for key, new in sets.items():
-                old = mine.get(key)
-                if old is None and len(mine) < _MOST_SETS:
-                    mine[key] = replace(
-                        new, start=self.looked + new.start, before={**latest.get(new.first.source, {}), **new.before}
-                    )
-                elif old is not None:
-                    mine[key] = replace(
-                        old,
-                        count=old.count + new.count,
-                        sources=old.sources | new.sources,
-                        phases=add(old.phases, new.phases),
-                        last={**old.last, **new.last},
-                    )
-        return Sets(self.looked + other.looked, stages, add(self.alone, other.alone), {**self.ends, **other.ends})
-
-
-def _latest(sets: dict[_Layers, _Set]) -> dict[tuple[Any, ...], dict[_Layers, Seen]]:
-    """Return by source its last pass with each set."""
-    found: dict[tuple[Any, ...], dict[_Layers, Seen]] = {}
-    for key, one in sets.items():
-        for source, seen in one.last.items():
-            found.setdefault(source, {})[key] = seen
-    return found
+    stage: int
+    layers: tuple[int, ...]
+    twice: tuple[int, ...]
+    rising: bool
 
 
 @rule(
@@ -338,45 +255,43 @@ def _latest(sets: dict[_Layers, _Set]) -> dict[tuple[Any, ...], dict[_Layers, Se
     evidence="{onset}",
     help="one rank runs other code or reads another config: compare its layer ids with the others'",
 )
-def layer_set(view: View) -> Sets:
+def layer_set(view: View) -> dict[str, Kinds]:
     """The captured layers are not those of the contract, or change during the run."""
-    made = Sets()
-    stages = [group[2] for group in view.tables.groups]
-    staged = (
-        np.array([stage is not None for stage in stages], np.bool_)[np.maximum(view.group, 0)] if stages else view.edge
-    )
+    stage = np.array([-1 if group[2] is None else group[2] for group in view.tables.groups] + [-1])[view.group]
     # Without its end or its join a pass is a single print, or a piece of the next one.
-    whole = (view.join >= 0) | (view.end >= 0) | staged
+    whole = (view.join >= 0) | (view.end >= 0) | (stage >= 0)
     looked = view.target & (view.captured > 0) & view.judged & view.clean & whole
-    rows = np.flatnonzero(looked)
-    made.looked = len(rows)
-    targets = np.flatnonzero(view.target).tolist()
-    made.ends = {view.tables.groups[int(view.group[row])]: int(view.number[row]) for row in targets[-_EDGE:]}
-    if not len(rows):
-        return made
     asked = view.contract is not None and any(0 in reading.layers for reading in view.contract.readings())
     mine = _decoders(view, view.layers, asked=asked)
     copies = view.taken(view.captures)["copies"] // np.maximum(view.expected, 1)[:, None]
-    sets, which = distinct(np.concatenate([mine, np.where(mine >= 0, copies, -1)], axis=1)[rows])
-    del sets
-    for number in np.unique(which).tolist():
-        mask = which == number
-        members = rows[mask]
-        first = int(members[0])
-        order = [
-            layer
-            for layer, times in zip(mine[first].tolist(), copies[first].tolist(), strict=True)
-            if layer >= 0
-            for _ in range(max(1, times))
-        ]
-        once = list(dict.fromkeys(order))
+
+    def key(row: int) -> _Set:
+        order = [layer for layer, times in zip(mine[row], copies[row], strict=True) for _ in range(max(1, times))]
+        once = tuple(dict.fromkeys(int(layer) for layer in order if layer >= 0))
         twice = tuple(sorted(layer for layer in once if order.count(layer) > 1))
-        key = _Layers(tuple(sorted(once)), twice, once == sorted(once))
-        _enter(view, made, key, members, int(np.flatnonzero(mask)[0]), stages)
-    _befores(view, made, rows, which)
+        return _Set(int(stage[row]), tuple(sorted(once)), twice, once == tuple(sorted(once)))
+
+    def detail(row: int) -> dict[str, Any]:
+        lines = view.records["line"][view.captures[row][: view.captured[row]]].tolist()
+        return {"states": int(view.states[row]), "lines": f"captures at lines {', '.join(map(str, lines))}"}
+
+    which = distinct(np.concatenate([mine, np.where(mine >= 0, copies, -1), stage[:, None]], axis=1))[1]
+    line = view.records["line"][view.first] if view.size else None
+    part = {"sets": view.kinds(looked, which, key, line, detail)}
     if view.differing.height:
-        made.alone = _alone(view, looked, mine, asked=asked)
-    return made
+        # One writer captures other layers than the rest: in the places of theirs.
+        others = _decoders(view, view.taken(view.captures, others=True)["layer"], asked=asked)
+        theirs = np.where(view.full[:, None], others, mine)
+
+        first = view.lead(view.parted & np.isin(view.event, (LAYER, EMBED)))
+
+        def pair(row: int) -> tuple[tuple[int, ...], ...]:
+            return tuple(tuple(sorted(layer for layer in one[row].tolist() if layer >= 0)) for one in (mine, theirs))
+
+        both = distinct(np.concatenate([mine, theirs], axis=1))[1]
+        lines = view.others["line"][first]
+        part["alone"] = view.kinds(looked, both, pair, lines, lambda row: {"writers": view.writers(int(first[row]))})
+    return part
 
 
 def _decoders(view: View, layers: Array, *, asked: bool) -> Array:
@@ -388,86 +303,23 @@ def _decoders(view: View, layers: Array, *, asked: bool) -> Array:
     return np.where(embeds, -1, layers)
 
 
-def _enter(view: View, made: Sets, key: _Layers, members: Array, start: int, stages: Sequence[Any]) -> None:
-    """Add the passes of one set, by pipeline rank."""
-    of_stage = [stages[group] for group in view.group[members].tolist()]
-    for stage in dict.fromkeys(of_stage):
-        own = members[[one == stage for one in of_stage]]
-        first = int(own[0])
-        phases = np.unique(view.phase[own], return_counts=True)
-        last = {view.tables.groups[int(view.group[row])]: int(row) for row in own.tolist()}
-        names = {int(phase): view.seen(int(own[view.phase[own] == phase][0])).phase for phase in phases[0]}
-        seen = view.seen(first, int(view.records["line"][view.first[first]]))
-        mine = made.stages.setdefault(stage, {})
-        if key in mine or len(mine) >= _MOST_SETS:
-            continue
-        mine[key] = _Set(
-            len(own),
-            seen,
-            start,
-            {},
-            int(view.states[first]) if view.states[first] > 0 else None,
-            view.records["line"][view.captures[first][: view.captured[first]]].tolist(),
-            set(last),
-            {names[int(phase)]: int(times) for phase, times in zip(*phases, strict=True)},
-            {source: view.seen(row) for source, row in last.items()},
-        )
-
-
-def _befores(view: View, made: Sets, rows: Array, which: Array) -> None:
-    """Note for every set the last pass of each other one before its first, from the same source."""
-    if len(np.unique(which)) < 2:
-        return
-    row_of = {int(view.number[row]): at for at, row in enumerate(rows.tolist())}
-    for sets in made.stages.values():
-        keys = {key: int(which[row_of[one.first.number]]) for key, one in sets.items() if one.first.number in row_of}
-        for key, one in sets.items():
-            at = row_of.get(one.first.number)
-            if at is None:
-                continue
-            group = view.group[rows[at]]
-            for other, number in keys.items():
-                mine = np.flatnonzero((which[:at] == number) & (view.group[rows[:at]] == group))
-                if len(mine) and other != key:
-                    one.before[other] = view.seen(int(rows[mine[-1]]))
-
-
-def _alone(view: View, looked: Array, mine: Array, *, asked: bool) -> dict[tuple[_Layers, _Layers], Onset]:
-    """Return where one writer captures other layers than the rest: in the places of theirs."""
-    theirs = _decoders(view, view.taken(view.captures, others=True)["layer"], asked=asked)
-    parted = looked & view.full & (theirs != mine).any(axis=1)
-    found: dict[tuple[_Layers, _Layers], Onset] = {}
-    for row in np.flatnonzero(parted).tolist():
-        pair = tuple(
-            _Layers(tuple(sorted(layer for layer in one[row].tolist() if layer >= 0))) for one in (mine, theirs)
-        )
-        if pair in found or len(found) >= _MOST_SETS:
-            continue
-        same = parted & (mine == mine[row]).all(axis=1) & (theirs == theirs[row]).all(axis=1)
-        places = view.captures[row][: view.captured[row]]
-        place = int(places[view.parted[places]][0])
-        line = int(view.others["line"][place])
-        onset = view.onset(looked, same, np.full(view.size, line))
-        found[pair[0], pair[1]] = replace(onset, first=onset.first._replace(detail={"writers": view.writers(place)}))
-    return found
-
-
 @layer_set.answer
-def _(part: Sets, life: Life) -> Iterator[Finding]:
-    if part.stages:
-        yield from _LayerSet(part, life).findings()
+def _(part: dict[str, Kinds], life: Life) -> Iterator[Finding]:
+    if part["sets"].found:
+        yield from _LayerSets(part, life).findings()
     for server in life.facts.get("named", {}).values():
         yield from _named(server, life)
 
 
 @layer_set.checked
-def _(part: Sets, life: Life) -> Checked:
+def _(part: dict[str, Kinds], life: Life) -> Checked:
     named = life.facts.get("named", {}).values()
-    if named and not part.looked:
+    if named and not part["sets"].every.seen:
         said = [layers for server in named for layers, _ in server]
         return Checked(sum(map(len, _prints(named))), "start-up line", "; ".join(map(layer_list, dict.fromkeys(said))))
-    every = list(dict.fromkeys(one.layers for sets in part.stages.values() for one in sets))
-    worth = part.looked if life.contract is not None or len(every) > 1 or part.looked > 1 else 0
+    every = list(dict.fromkeys(one.layers for one in part["sets"].found))
+    looked = part["sets"].every.seen
+    worth = looked if life.contract is not None or len(every) > 1 or looked > 1 else 0
     return Checked(worth, "pass", "; ".join(map(layer_list, every[:4])) or None)
 
 
@@ -503,7 +355,7 @@ def _named(server: dict[tuple[tuple[int, ...], str], dict[str, First]], life: Li
         else f"from the {source}"
     )
     readings = life.contract.vllm_readings() if life.contract is not None else ()
-    texts = {
+    texts: dict[str, Any] = {
         "actual": f"{layer_list(layers)}, the {outputs_of(layers)}",
         "evidence": f"{how}; named by {count(len(prints), 'process')} at start-up",
     }
@@ -541,18 +393,17 @@ def _named(server: dict[tuple[tuple[int, ...], str], dict[str, First]], life: Li
     )
 
 
-class _LayerSet:
-    """What the sets of one life say."""
+class _LayerSets:
+    """What the sets of one life say: ``stages`` by pipeline rank the passes of every set."""
 
-    def __init__(self, part: Sets, life: Life) -> None:
-        self.part, self.life = part, life
-        self.readings = life.readings
-        self.phases: dict[str, int] = {}
-        for sets in part.stages.values():
-            for one in sets.values():
-                self.phases = add(self.phases, one.phases)
+    def __init__(self, part: dict[str, Kinds], life: Life) -> None:
+        self.life, self.readings, self.looked = life, life.readings, part["sets"].every.seen
+        self.alone = part["alone"].found if "alone" in part else {}
+        self.stages: dict[int, dict[_Set, Onset]] = {}
+        for one, onset in part["sets"].found.items():
+            self.stages.setdefault(one.stage, {})[one] = onset
 
-    def reference(self, sets: dict[_Layers, _Set]) -> _Layers:
+    def reference(self, sets: dict[_Set, Onset]) -> _Set:
         """Return what the run is measured by: the set the contract asks for, else what the run begins with.
 
         A single pass that lacks layers comes after the others: the first pass may be the odd one. The most frequent set
@@ -561,165 +412,135 @@ class _LayerSet:
         asked = {reading.layers for reading in self.readings}
         most = max(len(one.layers) for one in sets)
 
-        def odd(one: _Layers) -> bool:
+        def weight(one: _Set) -> tuple[bool, bool, int]:
             lacks = len(one.layers) < most and len(one.layers) != DEFAULT_STATES
-            return sets[one].count == 1 and (lacks or bool(one.twice) or not one.rising)
+            odd = sets[one].bad == 1 and (lacks or bool(one.twice) or not one.rising)
+            return (one.layers not in asked or bool(one.twice), odd, sets[one].first.place.line)
 
-        return min(sets, key=lambda one: (one.layers not in asked or bool(one.twice), odd(one), sets[one].start))
-
-    def usual(self) -> Usual | None:
-        """Return what this server life captures, to be compared with the lives before and after it."""
-        if len(self.part.stages) != 1:
-            return None  # a pipeline's layers are known only when all its ranks are
-        (sets,) = self.part.stages.values()
-        main = self.reference(sets)
-        return Usual(self.life.segment, main.layers, sets[main].place)
+        return min(sets, key=weight)
 
     def findings(self) -> Iterator[Finding]:
         """Answer for the run's first set against the contract, then for every set that differs from it."""
-        stages = self.part.stages
-        usual = {stage: self.reference(sets) for stage, sets in stages.items()}
-        seen = min((stages[stage][one] for stage, one in usual.items()), key=lambda one: one.place.line)
-        main = next(iter(usual.values()))
-        if len(usual) > 1:
-            main = _Layers(tuple(sorted({layer for one in usual.values() for layer in one.layers})))
+        usual = {stage: self.reference(sets) for stage, sets in self.stages.items()}
+        main = tuple(sorted({layer for one in usual.values() for layer in one.layers}))
         writer = self._writer(main)
-        if writer is None or not any(main.layers == reading.layers for reading in self.readings):
-            yield from self._against_contract(main, seen)
+        if writer is None or not any(main == reading.layers for reading in self.readings):
+            onsets = [self.stages[stage][one] for stage, one in usual.items()]
+            found = self._against_contract(main, min(onsets, key=lambda one: one.first.place.line))
+            yield from [found] if found else []
         if writer is not None:
             yield writer
             return
-        for stage, sets in stages.items():
+        for stage, sets in self.stages.items():
             yield from self._changes(usual[stage], sets)
 
-    def _writer(self, main: _Layers) -> Finding | None:
+    def _writer(self, main: tuple[int, ...]) -> Finding | None:
         """Answer for one writer that captures other layers than the rest, in the same passes."""
-        found = [(pair, onset) for pair, onset in self.part.alone.items() if onset.bad]
+        found = [(pair, onset) for pair, onset in self.alone.items() if pair[0] != pair[1] and onset.bad]
         if not found or not self.life.copies_known:
             return None
-        pair, onset = min(found, key=lambda one: one[1].first.place.line)
-        good, bad = pair if pair[1] != main else (pair[1], pair[0])
-        first = onset.first
-        words = _compare(bad.layers, good.layers)
-        detail = {**first.detail, "words": words, "expected": layer_list(good.layers), "actual": layer_list(bad.layers)}
+        (one, other), onset = min(found, key=lambda each: each[1].first.place.line)
+        good, bad = (one, other) if other != main else (other, one)
+        words = {"words": _compare(bad, good), "expected": layer_list(good), "actual": layer_list(bad)}
         # Which of two sets is one writer's is the print's to say, so the same passes count whichever it is.
-        every = add(self.part.alone.get(pair), self.part.alone.get((pair[1], pair[0])))
-        every = replace(
-            every, bad=every.bad, seen=max(onset.seen, self.part.looked), first=first._replace(detail=detail)
-        )
-        return layer_set.told(every, alone=True)
+        both = sum(each.bad for pair, each in found if set(pair) == {one, other})
+        first = onset.first._replace(detail=onset.first.detail | words)
+        return layer_set.told(replace(onset, bad=both, since=max(both, onset.since), first=first), alone=True)
 
-    def _changes(self, main: _Layers, sets: dict[_Layers, _Set]) -> Iterator[Finding]:
+    def _changes(self, main: _Set, sets: dict[_Set, Onset]) -> Iterator[Finding]:
         # The last pass of a log may be cut.
-        others = [(key, one) for key, one in sets.items() if key != main and not self._cut(key, one, main)]
-        others.sort(key=lambda pair: pair[1].place.line)
-        twice = sum(seen.count for other, seen in others if other.twice)
-        less = sum(seen.count for other, seen in others if len(other.layers) < len(main.layers))
+        def cut(one: _Set, onset: Onset) -> bool:
+            last = onset.bad == 1 and onset.since <= len(onset.last_good)
+            return last and len(one.layers) < len(main.layers)
+
+        others = {one: onset for one, onset in sets.items() if one != main and not cut(one, onset)}
+        order = sorted(others, key=lambda one: others[one].first.place.line)
+        twice = sum(others[one].bad for one in order if one.twice)
+        less = sum(others[one].bad for one in order if len(one.layers) < len(main.layers))
         if twice >= _MIXED and less >= _MIXED:
             yield layer_set.finding(
                 f"In {count(twice + less, 'target pass', 'target passes')} layers are missing or stand twice: several"
                 " writers print unmarked into this log, and their passes cannot be told apart.",
-                others[0][1].place,
+                others[order[0]].first.place,
                 severity="note",
                 help="give each rank a prefix or a file of its own to have its layers checked",
             )
             return
         if main.twice:
             yield self._twice(main, sets[main])
-        latest = _latest(sets)
-        for other, seen in others:
-            yield self._change(main, other, seen, latest)
+        for one in order:
+            yield self._change(main, one, others[one], first=one == order[0])
 
-    def _cut(self, key: _Layers, one: _Set, main: _Layers) -> bool:
-        last = self.part.ends.get(one.first.source) == one.first.number
-        return last and one.count == 1 and len(key.layers) < len(main.layers)
-
-    def _twice(self, main: _Layers, seen: _Set) -> Finding:
+    def _twice(self, main: _Set, onset: Onset) -> Finding:
         """Answer for a run whose usual passes print a layer more than once, by one writer."""
+        twice = layer_list(main.twice)
         return layer_set.finding(
-            f"{layer_list(main.twice).capitalize()} {'is' if len(main.twice) == 1 else 'are'} captured twice (extra) in"
-            " every pass of one writer.",
-            seen.place,
+            f"{twice.capitalize()} {'is' if len(main.twice) == 1 else 'are'} captured twice (extra) in every pass.",
+            onset.first.place,
             expected=layer_list(main.layers),
-            actual=f"{layer_list(main.layers)}, {layer_list(main.twice)} twice",
-            evidence=f"{self._share(seen)}; captures at lines {', '.join(map(str, seen.lines))}",
+            actual=f"{layer_list(main.layers)}, {twice} twice",
+            evidence=f"{self._share(onset)}; {onset.first.detail['lines']}",
             help="the capture, or its print, runs twice in a forward",
         )
 
-    def _against_contract(self, main: _Layers, seen: _Set) -> Iterator[Finding]:
-        contract, life = self.life.contract, self.life
+    def _against_contract(self, main: tuple[int, ...], onset: Onset) -> Finding | None:
+        contract, readings, place, have = self.life.contract, self.readings, onset.first.place, layer_list(main)
         if contract is None:
-            return
-        era, readings, target = life.era, self.readings, life.watch.target_type
+            return None
         if not readings:
-            yield from self._default(main, seen)
-            return
-        if any(main.layers == reading.layers for reading in readings):
-            if len(readings) > 1:
-                yield self._either(
-                    main,
-                    seen,
-                    readings,
-                    f"{era.how}{'' if target else '; no line names the target' + chr(39) + 's class'}",
-                )
-            return
-        other = next((reading for reading in contract.readings(None, target) if reading.layers == main.layers), None)
-        expected = readings[0]
-        how = "" if era.era is None or expected.era is None else f" ({era.how})"
-        yield layer_set.finding(
-            f"The captured layers are not the contract's: {_compare(main.layers, expected.layers)}.",
-            seen.place,
+            return self._default(main, onset)
+        era, target = self.life.era, self.life.watch.target_type
+        fits = next((reading for reading in readings if reading.layers == main), None)
+        misses = next((reading for reading in readings if reading.layers != main), None)
+        if fits is not None:
+            open_ = "" if target else "; no line names the target's class"
+            return misses and layer_set.finding(
+                f"The captured layers fit the contract if this is {fits.when}; {misses.when} should capture"
+                f" {layer_list(misses.layers)}.",
+                place,
+                severity="note",
+                expected=f"{layer_list(fits.layers)} ({fits.when}), {layer_list(misses.layers)} ({misses.when})",
+                actual=have,
+                evidence=f"{era.how}{open_}; {self._share(onset)}",
+                help="the same ids mean other layers there, silently: write aux_layers in the contract, or give"
+                " --sglang-version where only that is open",
+            )
+        other = next((reading for reading in contract.readings(None, target) if reading.layers == main), None)
+        how = "" if era.era is None or readings[0].era is None else f" ({era.how})"
+        return layer_set.finding(
+            f"The captured layers are not the contract's: {_compare(main, readings[0].layers)}.",
+            place,
             severity="warning" if other is not None else "error",
             expected=" or ".join(layer_list(reading.layers) for reading in readings),
-            actual=layer_list(main.layers),
-            evidence=f"{self._share(seen)}; {expected.why}{how}",
-            help=self._advice(main, other),
+            actual=have,
+            evidence=f"{self._share(onset)}; {readings[0].why}{how}",
+            help=self._advice(main, other, contract),
         )
 
-    def _either(self, main: _Layers, seen: _Set, readings: Sequence[Reading], how: str) -> Finding:
-        fits = next(reading for reading in readings if reading.layers == main.layers)
-        misses = next(reading for reading in readings if reading.layers != main.layers)
-        return layer_set.finding(
-            f"The captured layers fit the contract if this is {fits.when}; {misses.when} should capture"
-            f" {layer_list(misses.layers)}.",
-            seen.place,
-            severity="note",
-            expected=f"{layer_list(fits.layers)} ({fits.when}), {layer_list(misses.layers)} ({misses.when})",
-            actual=layer_list(main.layers),
-            evidence=f"{how}; {self._share(seen)}",
-            help="the same ids mean other layers there, silently: write aux_layers in the contract, or give"
-            " --sglang-version where only that is open",
-        )
-
-    def _default(self, main: _Layers, seen: _Set) -> Iterator[Finding]:
+    def _default(self, main: tuple[int, ...], onset: Onset) -> Finding | None:
         """Compare with the layers SGLang takes when the config names none: 2, n/2, n - 3."""
         contract = self.life.contract
-        if contract is None or contract.states not in (None, DEFAULT_STATES) or not main.layers:
-            return
+        if contract is None or contract.states not in (None, DEFAULT_STATES) or not main:
+            return None
         known = contract.target_num_hidden_layers
-        depth = known or main.layers[-1] + 3
-        if main.layers == default_layers(depth):
-            return
-        yield layer_set.finding(
+        due = default_layers(known or main[-1] + 3)
+        return None if main == due else layer_set.finding(
             "The contract names no layers, and the captured ones are not what SGLang takes then.",
-            seen.place,
+            onset.first.place,
             severity="warning" if known else "note",
-            expected=layer_list(default_layers(depth))
-            if known
-            else "layers 2, n/2 and n - 3 of a target with n layers",
-            actual=layer_list(main.layers),
-            evidence=self._share(seen),
+            expected=layer_list(due) if known else "layers 2, n/2 and n - 3 of a target with n layers",
+            actual=layer_list(main),
+            evidence=self._share(onset),
             help="the draft's config.json should name eagle_aux_hidden_state_layer_ids under eagle_config",
-        )
+        )  # fmt: skip
 
-    def _advice(self, main: _Layers, other: Reading | None) -> str:
-        contract = self.life.contract
-        asked = contract.readings(None, self.life.watch.target_type) if contract is not None else ()
-        if contract is not None and any(set(one.layers) - set(main.layers) == {0} for one in asked):
+    def _advice(self, main: tuple[int, ...], other: Reading | None, contract: Contract) -> str:
+        asked = contract.readings(None, self.life.watch.target_type)
+        if any(set(one.layers) - set(main) == {0} for one in asked):
             if -1 in (contract.aux_layer_ids or ()):
                 return "SGLang 0.5.15 drops an id of -1 without a word: id 0 is the embedding there"
             return "only the embedding is missing: compare the ids with the config.json the server loaded"
-        if main.layers and main.layers == default_layers(main.layers[-1] + 3):
+        if main and main == default_layers(main[-1] + 3):
             hint = (
                 "these are the layers SGLang takes when the draft's config names none: ids that stand outside of"
                 " eagle_config are not read"
@@ -727,43 +548,38 @@ class _LayerSet:
             return hint if other is None else f"{hint}; or the contract's ids are meant as {other.when} reads them"
         if other is not None:
             return f"the ids are meant as {other.when} reads them: shift eagle_aux_hidden_state_layer_ids by one"
-        named = "aux_layers" if contract is not None and contract.aux_layers else "eagle_aux_hidden_state_layer_ids"
+        named = "aux_layers" if contract.aux_layers else "eagle_aux_hidden_state_layer_ids"
         return f"compare {named} of the contract with the config.json the server loaded"
 
-    def _share(self, seen: _Set) -> str:
-        return f"{seen.count:,} of {count(self.part.looked, 'target pass', 'target passes')}"
+    def _share(self, onset: Onset) -> str:
+        return f"{onset.bad:,} of {count(self.looked, 'target pass', 'target passes')}"
 
-    def _change(self, main: _Layers, other: _Layers, seen: _Set, latest: Any) -> Finding:
-        missing = tuple(layer for layer in main.layers if layer not in other.layers)
-        extra = tuple(layer for layer in other.layers if layer not in main.layers)
-        parts = [_compare(other.layers, main.layers)] if missing or extra else []
+    def _change(self, main: _Set, other: _Set, onset: Onset, *, first: bool) -> Finding:
+        changed = set(main.layers) != set(other.layers)
+        parts = [_compare(other.layers, main.layers)] if changed else []
         if other.twice and not main.twice:
             parts.append(f"{layer_list(other.twice)} captured twice (extra)")
         if main.twice and not other.twice:
             parts.append(f"{layer_list(main.twice)} captured once")
         if other.rising != main.rising:
             parts.append("printed in layer order again" if other.rising else "printed out of layer order")
-        lost = bool(missing) and not extra and seen.states == len(main.layers)
-        since = self.part.looked - seen.start
-        later = "" if seen.count == 1 else f"; {seen.count:,} of {since:,} since then"
-        good = seen.before.get(main)
-        before = "" if good is None else f"; the last good one before it is pass {good.number} ({good.place})"
         words = ", ".join(parts) or layer_list(other.layers)
-        message = f"The captured layers change at {pass_name(seen.first)}: {words}."
-        phase = next(iter(seen.phases))
-        again = any(main in sets and sets[main].place.line > seen.place.line for sets in latest.values())
-        if len(seen.phases) == 1 < seen.count == self.phases[phase] and again and "unknown" not in self.phases:
+        lost = set(other.layers) < set(main.layers) and onset.first.detail["states"] == len(main.layers)
+        phase, good = onset.only_phase, onset.good_before if first else None
+        message = f"The captured layers change at {pass_name(onset.first)}: {words}."
+        later = f"; {onset.bad:,} of {onset.since:,} since then" if onset.bad > 1 else ""
+        before = f"; the last good one before it is pass {good.number} ({good.place})" if good else ""
+        if phase is not None:
             # It is no change in time: a condition around the capture looks at the phase.
-            message = f"All {count(seen.count, f'{phase} pass', f'{phase} passes')} capture other layers: {words}."
+            message = f"All {count(onset.bad, f'{phase} pass', f'{phase} passes')} capture other layers: {words}."
             later = before = ""
         return layer_set.finding(
             message,
-            seen.place,
+            onset.first.place,
             severity="warning" if lost else "error",
             expected=layer_list(main.layers),
             actual=layer_list(other.layers) + (f", {layer_list(other.twice)} twice" if other.twice else ""),
-            evidence=f"{self._share(seen)}{later}; captures at lines {', '.join(map(str, seen.lines))}{before}"
-            f"{at_fault(seen.first, seen.sources, latest)}",
+            evidence=f"{self._share(onset)}{later}; {onset.first.detail['lines']}{before}{onset.at_fault}",
             help="the joined state still has all of them: the line is missing in the log, not the state in the join"
             if lost
             else "something switches captures on and off while the server runs",
@@ -782,40 +598,33 @@ def _compare(have: tuple[int, ...], want: tuple[int, ...]) -> str:
     return "; ".join(parts)
 
 
-class Usual(NamedTuple):
-    """The decoder layers one server life captures, and the first place that shows them."""
-
-    segment: Segment
-    layers: tuple[int, ...]
-    place: Place
-
-
 def between_lives(lives: Iterable[Life]) -> Iterator[Finding]:
     """Yield a note where two lives in a row of one file capture other layers for the draft of the same path.
 
-    Each may be right by its own version of SGLang; the draft was trained on one of the two.
+    Each may be right by its own version of SGLang; the draft was trained on one of the two. A pipeline's layers are
+    known only when all its ranks are.
     """
-    before: Usual | None = None
-    parts = [(life, life.parts.get("H103")) for life in lives]
-    usual = [_LayerSet(part, life).usual() for life, part in parts if part is not None and part.stages]
-    for life in sorted(filter(None, usual), key=lambda one: (one.segment.file, one.segment.number)):
-        if before is not None and before.segment.file == life.segment.file and before.layers != life.layers:
-            drafts = [one.segment.server_args.get("speculative_draft_model_path") for one in (before, life)]
-            if drafts[0] is not None and drafts[0] == drafts[1]:
-                numbers = [one.segment.number for one in (before, life)]
-                yield Finding(
-                    "H103",
-                    "note",
-                    f"Run {numbers[1]} captures {layer_list(life.layers)} where run {numbers[0]} captured"
-                    f" {layer_list(before.layers)}, for the same draft.",
-                    life.place,
-                    expected=layer_list(before.layers),
-                    actual=layer_list(life.layers),
-                    evidence=f"run {numbers[0]} at {before.place}; both name {drafts[0]}",
-                    help="unless the draft was exchanged, one of them is not what it was trained on: config ids mean"
-                    " other layers from SGLang 0.5.13 on; aux_layers in the contract decides which",
-                )
-        before = life
+    usual = []
+    for life in sorted(lives, key=lambda one: (one.segment.file, one.segment.number)):
+        stages = _LayerSets(life.parts["H103"], life).stages if "H103" in life.parts else {}
+        if len(stages) == 1:
+            (sets,) = stages.values()
+            main = _LayerSets(life.parts["H103"], life).reference(sets)
+            usual.append((life.segment, main.layers, sets[main].first.place))
+    for (one, before, at), (other, now, place) in pairwise(usual):
+        draft, path = (each.server_args.get("speculative_draft_model_path") for each in (one, other))
+        if one.file == other.file and before != now and draft is not None and draft == path:
+            yield layer_set.finding(
+                f"Run {other.number} captures {layer_list(now)} where run {one.number} captured {layer_list(before)},"
+                " for the same draft.",
+                place,
+                severity="note",
+                expected=layer_list(before),
+                actual=layer_list(now),
+                evidence=f"run {one.number} at {at}; both name {draft}",
+                help="unless the draft was exchanged, one of them is not what it was trained on: config ids mean"
+                " other layers from SGLang 0.5.13 on; aux_layers in the contract decides which",
+            )
 
 
 # ------------------------------------------------------------------------------------------- the embedding, the depth
@@ -860,10 +669,8 @@ def embedding(view: View) -> Onset:
             "line": f"line {view.records['line'][place]}{proof}",
         }
 
-    lines = np.full(view.size, -1)
-    places = np.flatnonzero((view.event == EMBED) | (view.records["layer"] == 0))[::-1]
-    lines[view.of[places]] = view.records["line"][places]
-    return view.onset(looked, among, lines, detail)
+    first = view.lead((view.event == EMBED) | (view.records["layer"] == 0))
+    return view.onset(looked, among, view.taken(first)["line"], detail)
 
 
 @embedding.answer

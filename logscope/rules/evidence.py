@@ -26,7 +26,7 @@ from logscope.queries.words import count, layer_name, percent, source_name, whol
 from logscope.versions import SIGNS, EraWatch, Known
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator
+    from collections.abc import Callable, Iterator
 
     from logscope.contract import Contract, Reading
     from logscope.model import Segment
@@ -38,6 +38,8 @@ if TYPE_CHECKING:
 # First values that are compared and shown; more captures of a pass than these are not looked at.
 _VALUES = 8
 _MOST_CAPTURES = 64
+# Widths, or sets of layers, that a run is likely to show; a log with more of them is described by the first ones.
+_MOST_KINDS = 64
 # Passes without a join that may be pieces of the next one with a join.
 _PIECES = 8
 # Passes at the cut beginning of a log that may lack records without a fault.
@@ -48,8 +50,6 @@ _AGREED = 4
 _AROUND = 16
 # Of so many passes one is full: then records are printed by some writers only, and full passes are no measure.
 _HARDLY = 5
-# Captures that single passes lack before it is asked whether others have them.
-_SCATTERED, _EVEN = 4, 4
 CAPTURING, SERVING = DURING.index("graph_capture"), DURING.index("serving")
 EXTEND, DECODE, VERIFY, DRAFT_EXTEND, IDLE, UNKNOWN = range(len(PHASES))
 # Events of records that have a place in a forward, by number.
@@ -172,10 +172,10 @@ class Onset:
         if not self.bad:
             return "never"
         share = f"{self.bad:,} of {count(self.seen, 'pass')} ({percent(self.bad, self.seen)})"
-        where = at_fault(self.first, self.bad_in, self.last_good)
+        where = self.at_fault
         if self.bad == self.seen:
             return f"in {'the only pass' if self.seen == 1 else f'all {self.seen:,} passes'} looked at"
-        phase = self._only_phase
+        phase = self.only_phase
         if phase is not None:
             return (
                 f"in all {self.bad:,} {phase} passes looked at, and in none of {self.seen - self.bad:,} others{where}"
@@ -188,7 +188,15 @@ class Onset:
         return f"{share}; first in {pass_name(self.first)}{later}; {good}{where}"
 
     @property
-    def _only_phase(self) -> str | None:
+    def at_fault(self) -> str:
+        """Which source is at fault, where the log holds several; nothing when its lines carry no mark."""
+        name = source_name(self.first.source) if len(self.last_good) > 1 else ""
+        if not name or len(self.bad_in) == 1:
+            return f"; all of them in {name}" if name else ""
+        return f"; first in {name}, in {len(self.bad_in)} of {len(self.last_good)} sources"
+
+    @property
+    def only_phase(self) -> str | None:
         """The phase all bad passes have and no good one has; None when it is not that simple, or not known."""
         bad = [phase for phase, (_, times) in self.phases.items() if times]
         # Good passes behind the first bad one: else it may as well be a change in time.
@@ -196,12 +204,18 @@ class Onset:
         return bad[0] if only and not self.phases[bad[0]][0] else None
 
 
-def at_fault(first: Seen, bad: Collection[tuple[Any, ...]], every: Collection[tuple[Any, ...]]) -> str:
-    """Say which source is at fault, where the log holds several; nothing when its lines carry no mark."""
-    name = source_name(first.source) if len(every) > 1 else ""
-    if not name:
-        return ""
-    return f"; all of them in {name}" if len(bad) == 1 else f"; first in {name}, in {len(bad)} of {len(every)} sources"
+@dataclass
+class Kinds:
+    """By what passes show (a width, a set of layers) the onset of *that*, and ``every``: of all passes looked at."""
+
+    every: Onset
+    found: dict[Any, Onset] = field(default_factory=dict)
+
+    def __add__(self, other: Kinds) -> Kinds:
+        """Return both as one: what only one of them saw has other passes in the other."""
+        keys = list(dict.fromkeys([*self.found, *other.found]))[:_MOST_KINDS]
+        found = {key: self.found.get(key, self.every) + other.found.get(key, other.every) for key in keys}
+        return Kinds(self.every + other.every, found)
 
 
 # ---------------------------------------------------------------------------------------------------- a batch's view
@@ -384,6 +398,13 @@ class View:
         found[rows] = self.captures[rows, number[rows]]
         return found
 
+    def lead(self, mask: Array) -> Array:
+        """Return the first record of each pass for which this holds, -1: none."""
+        found = np.full(self.size, -1)
+        places = np.flatnonzero(mask)[::-1]
+        found[self.of[places]] = places
+        return found
+
     def layer_of(self, number: int) -> Array:
         """Return the layer of one capture of each pass, -1 where there is none."""
         return self.layers[:, number] if number < self.layers.shape[1] else np.full(self.size, -1)
@@ -563,6 +584,22 @@ class View:
             made.alone = self.onset(looked, alone, line if line_alone is None else line_alone, detail_alone or detail)
         return made
 
+    def kinds(
+        self,
+        looked: Array,
+        what: Array,
+        key: Callable[[int], Any],
+        line: Array | None = None,
+        detail: Callable[[int], dict[str, Any]] | None = None,
+    ) -> Kinds:
+        """Return the onset of everything that passes show: ``what`` by number, named by the ``key`` of a pass."""
+        rows = np.flatnonzero(looked)
+        named: dict[Any, list[int]] = {}
+        for row in rows[np.sort(np.unique(what[rows], return_index=True)[1])][:_MOST_KINDS].tolist():
+            named.setdefault(key(row), []).append(int(what[row]))
+        found = {one: self.onset(looked, np.isin(what, numbers), line, detail) for one, numbers in named.items()}
+        return Kinds(self.onset(looked, np.zeros(self.size, np.bool_)), found)
+
     def writers(self, place: int, *, speaker: bool = False) -> tuple[int, int, tuple[str, ...]]:
         """Return how many writers print another value of a record than the usual one, of how many, and their ranks.
 
@@ -696,11 +733,6 @@ class Life:
         if self.fact("unmarked") is not None and self.segment.schedulers > 1:
             several = f"{self.segment.schedulers} schedulers print into this log without a mark"
             return f"{several}: their passes are not told apart"
-        if self.fact("marked") is None and any(map(_scattered, self.facts.get("shown", {}).values())):
-            return (
-                "passes lack layers that others have too many of: several schedulers print into this log without a"
-                " mark, and their passes are not told apart"
-            )
         return None
 
     @property
@@ -720,19 +752,6 @@ class Life:
         if said is not None and counted is not None and not self.fact("marked"):
             return bool(said == counted)
         return bool(self.fact("marked")) or self.facts.get("agree", 0) >= _AGREED
-
-
-def _scattered(shown: dict[tuple[int, ...], int]) -> bool:
-    """Return whether passes lack layers, and other passes have just those: nothing is missing, passes are mixed up.
-
-    A line that is not printed, or not captured, is missing from the whole file; one that got into another scheduler's
-    pass is not.
-    """
-    usual = max(shown, key=lambda layers: shown[layers])
-    parts = {layers: times for layers, times in shown.items() if layers != usual and set(layers) <= set(usual)}
-    lacking = sum(times * len(set(usual) - set(layers)) for layers, times in parts.items())
-    each = [sum(times * layers.count(layer) for layers, times in shown.items()) for layer in usual]
-    return lacking >= _SCATTERED and (max(each) - min(each)) * _EVEN <= lacking
 
 
 def facts_of(view: View) -> dict[str, Any]:
@@ -776,12 +795,6 @@ def facts_of(view: View) -> dict[str, Any]:
             server.setdefault(key, {}).setdefault(writer_label(one.prefix), First(one.place))
     if found:
         facts["plan"] = First(min(found, key=lambda one: one[1].line))
-    sets, which = view.sets
-    counted = view.target & real & (view.captured > 0)
-    for group in np.unique(view.group[counted]).tolist():
-        times = np.bincount(which[counted & (view.group == group)], minlength=len(sets)).tolist()
-        shown = {layers: number for layers, number in zip(sets, times, strict=True) if number}
-        facts.setdefault("shown", {})[view.tables.groups[group]] = shown
     return facts
 
 

@@ -59,18 +59,10 @@ def line_list(*lines: int) -> str:
     return f"line{'s' * (len(lines) > 1)} {', '.join(map(str, lines))}"
 
 
-def _lead(view: View, bad: Array) -> Array:
-    """Return the first record of each pass for which this holds, -1: none."""
-    found = np.full(view.size, -1)
-    places = np.flatnonzero(bad)[::-1]
-    found[view.of[places]] = places
-    return found
-
-
 def _by_record(view: View, looked: Array, mine: Array, theirs: Array, detail: Any) -> Onset:
     """Return the onset of a fault of single records: of all their writers, else of those that print one value."""
     both, either = mine & (theirs | ~view.parted), (mine | theirs) & view.parted & ~(mine & theirs)
-    first, alone = _lead(view, both), _lead(view, either)
+    first, alone = view.lead(both), view.lead(either)
 
     def told(places: Array) -> Any:
         return lambda row: {

@@ -6,22 +6,23 @@ files (each rank's prints in a file of its own). It must not know what the value
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+import polars as pl
 
 from logscope.model import CAPTURE_EVENTS, Finding, Place
 from logscope.queries.words import and_list, count, layer_name, percent
-from logscope.rules.evidence import Onset, _values_of, same
+from logscope.rules.evidence import _values_of, add, same
 from logscope.rules.registry import Checked, rule
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from logscope.model import Payload
-    from logscope.rules.evidence import Array, Life, View
+    from logscope.rules.evidence import Array, Life, Onset, View
 
 # Below this two ranks may differ by the order in which they add numbers up (the largest noise of two equal runs).
 _NOISE = 2e-4
@@ -42,34 +43,6 @@ _COUNTED = frozenset({"embed_capture", "layer_capture", "forward_end", "forward"
 Kind = tuple[str, int | None]
 
 
-@dataclass
-class _Missing:
-    """Passes in which one kind of record has fewer copies than writers; ``waiting``: those since the last full one."""
-
-    every: Onset
-    waiting: Onset = field(default_factory=Onset)
-    full: bool = False
-
-    def __add__(self, other: _Missing) -> _Missing:
-        """Return both as one."""
-        waiting = other.waiting if other.full else self.waiting + other.waiting
-        return _Missing(self.every + other.every, waiting, self.full or other.full)
-
-    def lasting(self) -> Onset | None:
-        """Return since when copies are missing, None when they are not missing throughout, or from some pass on.
-
-        A copy that is missing now and then may be lost on the way into the log.
-        """
-        if self.waiting.bad >= _LASTING:
-            before = self.every.last_good if self.every.first == self.waiting.first else {}
-            return replace(self.waiting, seen=self.every.seen, last_good=before)
-        return (
-            self.every
-            if self.full and self.every.bad >= _LEAST_MISSING and self.every.bad * 2 > self.every.seen
-            else None
-        )
-
-
 class _Printed(NamedTuple):
     """How often a rank printed one kind of record, and the first and the last line."""
 
@@ -79,7 +52,7 @@ class _Printed(NamedTuple):
 
     def __add__(self, other: _Printed) -> _Printed:  # type: ignore[override]
         """Return both as one."""
-        return _Printed(self.times + other.times, self.first, other.last)
+        return _Printed(self.times + other.times, self.first, max(self.last, other.last))
 
 
 @dataclass
@@ -200,75 +173,46 @@ def _said(one: Payload, other: Payload) -> str | None:
     return "; ".join(parts)
 
 
-def _kinds(view: View) -> Array:
-    """Return a number for the kind of each record: event and layer."""
-    return view.event * 100_000 + view.records["layer"] + 1
-
-
-def _lacking(view: View, several: Array) -> dict[tuple[str, Kind], _Missing]:
-    """Return by kind of record the passes in which it has fewer copies than writers."""
+def _lacking(view: View, several: Array) -> dict[tuple[str, Kind], Onset]:
+    """Return by kind of record, event and layer, the passes in which it has fewer copies than writers."""
     found = {}
-    kinds = _kinds(view)
     known = view.usable & (view.event >= 0) & several[view.of]
+    kinds = 2 * (view.event * 100_000 + view.records["layer"] + 1) + view.target[view.of]
     for number in np.unique(kinds[known]).tolist():
-        places = np.flatnonzero(known & (kinds == number))
-        for target in (True, False):
-            own = places[view.target[view.of[places]] == target]
-            if not len(own):
-                continue
-            at = np.full(view.size, -1)
-            at[view.of[own]] = own
-            has = at >= 0
-            bad = has & (view.records["copies"][at] < view.expected)
-            line = view.records["line"][at]
+        at = view.lead(known & (kinds == number))
+        copies = view.records["copies"][at]
 
-            def detail(row: int, at: Array = at) -> dict[str, Any]:
-                return {"have": int(view.records["copies"][at[row]]), "expected": int(view.expected[row])}
+        def detail(row: int, copies: Array = copies) -> dict[str, Any]:
+            return {"have": int(copies[row]), "expected": int(view.expected[row])}
 
-            full = np.flatnonzero(has & ~bad)
-            since = has & (np.arange(view.size) > (full[-1] if len(full) else -1))
-            every, waiting = view.onset(has, bad, line, detail), view.onset(since, bad, line, detail)
-            layer = int(view.records["layer"][own[0]])
-            kind = (view.event_name(int(own[0])), None if layer < 0 else layer)
-            found["target" if target else "draft", kind] = _Missing(every, waiting, bool(len(full)))
+        place = int(at[at >= 0][0])
+        layer = int(view.records["layer"][place])
+        kind = (view.event_name(place), None if layer < 0 else layer)
+        onset = view.onset(at >= 0, copies < view.expected, view.records["line"][at], detail)
+        found["target" if number % 2 else "draft", kind] = onset
     return found
 
 
 def _marked(view: View) -> dict[tuple[Any, ...], dict[Kind, dict[int, _Printed]]]:
     """Return what each marked rank prints: by scheduler, kind of record and rank."""
-    prefixes = view.tables.prefixes
-    ranks = np.array([-1 if one.tp_rank is None else one.tp_rank for one in prefixes], np.int64)
-    if (ranks < 0).all():
-        return {}
-    prints = view.tables.prints.filter(view.tables.prints["record"].is_between(view.base, view.base + len(view.of) - 1))
-    record = prints["record"].to_numpy() - view.base
-    head = prints["head"].fill_null(0).to_numpy().astype(np.int64)
-    head = np.where(prints["head"].is_null().to_numpy(), view.records["head"][record], head)
-    rank = ranks[prints["prefix"].to_numpy()]
-    kept = (rank >= 0) & view.real[view.of[record]]
-    rank, head, group = rank[kept], head[kept], view.group[view.of[record[kept]]]
-    lines = prints["line"].to_numpy()[kept]
-    codes = (group << 40) | (head << 16) | rank
-    _, first, times = np.unique(codes, return_index=True, return_counts=True)
-    last = len(codes) - 1 - np.unique(codes[::-1], return_index=True)[1]
+    ranks = np.array([-1 if one.tp_rank is None else one.tp_rank for one in view.tables.prefixes], np.int64)
+    prints = view.tables.prints.filter(pl.col("record").is_between(view.base, view.base + len(view.of) - 1))
+    record, rank = prints["record"].to_numpy() - view.base, ranks[prints["prefix"].to_numpy()]
+    head = prints["head"].cast(pl.Int64).fill_null(pl.Series(view.records["head"][record]))
+    columns = {"group": view.group[view.of[record]], "head": head, "rank": rank, "line": prints["line"]}
+    kept = pl.DataFrame(columns).filter((rank >= 0) & view.real[view.of[record]])
+    line = pl.col("line")
+    times = [pl.len(), line.first().alias("first"), line.last().alias("last")]
     made: dict[tuple[Any, ...], dict[Kind, dict[int, _Printed]]] = {}
-    for at in np.argsort(first).tolist():
-        payload = view.tables.heads[int(head[first[at]])]
+    for group, said, one, *printed in (
+        kept.group_by("group", "head", "rank", maintain_order=True).agg(times).iter_rows()
+    ):
+        payload = view.tables.heads[said]
         # What a join is, target or draft, only its pass tells.
-        if payload.event not in _COUNTED:
-            continue
-        of = made.setdefault(view.tables.groups[int(group[first[at]])], {}).setdefault(
-            (payload.event, payload.layer), {}
-        )
-        printed, before = (
-            _Printed(int(times[at]), int(lines[first[at]]), int(lines[last[at]])),
-            of.get(int(rank[first[at]])),
-        )
-        of[int(rank[first[at]])] = (
-            printed
-            if before is None
-            else _Printed(before.times + printed.times, before.first, max(before.last, printed.last))
-        )
+        if payload.event in _COUNTED:
+            kinds = made.setdefault(view.tables.groups[group], {})
+            mine = kinds.setdefault((payload.event, payload.layer), {})
+            mine[one] = add(mine.get(one), _Printed(*printed))
     return made
 
 
@@ -287,10 +231,7 @@ def _(part: dict[str, Any], life: Life) -> Iterator[Finding]:
         yield rank_disagreement.told(part["values"])
     elif part["noise"].bad:
         yield rank_disagreement.told(part["noise"], severity="note")
-    missing = part.get("missing", {})
-    # When no record has a copy of every writer, their number is in doubt, not the run.
-    if any(one.every.seen > one.every.bad for one in missing.values()):
-        yield from _missing(missing, life)
+    yield from _missing(part.get("missing", {}))
 
 
 def _absences(kinds: dict[Kind, dict[int, _Printed]], life: Life) -> Iterator[Finding]:
@@ -343,81 +284,53 @@ def _gone(
     )
 
 
-def _missing(missing: dict[tuple[str, Kind], _Missing], life: Life) -> Iterator[Finding]:
-    """Answer for records that do not have a copy of every writer, those of one model at once where all lack some.
+def _missing(missing: dict[tuple[str, Kind], Onset]) -> Iterator[Finding]:
+    """Answer for records that do not have a copy of every writer, those of one model at once.
 
-    What most writers never print is printed under a condition: nobody can say that it is missing.
+    A copy that is missing now and then may be lost on the way into the log. What most writers never print, or all but
+    one of a whole model, is printed under a condition: a note, nobody can say that it is missing. When no record has a
+    copy of every writer, their number is in doubt, not the run.
     """
-    every = {key: one.lasting() for key, one in missing.items()}
-    lacking = {key: onset for key, onset in every.items() if onset is not None and onset.bad}
-
-    def earliest(onsets: Sequence[Onset]) -> Onset:
-        return min(onsets, key=lambda one: one.first.place.line)
-
-    for role in ("target", "draft"):
-        whole = all(key in lacking for key in every if key[0] == role)
-        mine = {key: onset for key, onset in lacking.items() if key[0] == role and _on_purpose(onset, whole=whole)}
-        # One print in the code serves all layers: a condition around it holds for each of them, or for none.
-        layers = [key in mine for key in every if key[0] == role and key[1][0] in CAPTURE_EVENTS]
-        if mine and (all(layers) or not any(layers)):
-            yield _some_print(role, [key[1] for key in mine], next(iter(mine.values())), life)
-            lacking = {key: onset for key, onset in lacking.items() if key not in mine}
-    if len(lacking) * 4 >= len(every) * 3 and len(lacking) > 1:
-        onset = earliest(list(lacking.values()))
-        line = onset.first.place.line
-        advice = "a rank stopped, or prints into another file; marks on the lines would name it"
-        yield _less(life, onset, ("prints", "print"), f"nothing more from line {line:,} on", advice)
+    if not any(one.seen > one.bad for one in missing.values()):
         return
-    advice = "one rank captures something else, or its lines are lost on the way into the log"
+
+    def lasts(one: Onset) -> bool:
+        return (one.bad >= _LASTING and one.bad * 10 > one.since * 9) or (
+            one.bad >= _LEAST_MISSING and one.bad * 2 > one.seen
+        )
+
     for role in ("target", "draft"):
-        mine = {key: onset for key, onset in lacking.items() if key[0] == role}
-        alike = len({str(onset.first.detail) for onset in mine.values()}) == 1
-        if len(mine) > 1 and alike and all(key in mine for key in every if key[0] == role):
-            onset = earliest(list(mine.values()))
-            yield _less(life, onset, ("does", "do"), f"not print anything of {role} passes", advice)
-            continue
-        for (_, kind), onset in mine.items():
-            yield _less(life, onset, ("does", "do"), f"not print {_name(kind)} of {role} passes", advice)
+        every = {kind: onset for (of, kind), onset in missing.items() if of == role}
+        lacking = {kind: onset for kind, onset in every.items() if lasts(onset)}
+        whole = len(lacking) == len(every)
 
+        def meant(onset: Onset, whole: bool = whole) -> bool:
+            have, of = onset.first.detail["have"], onset.first.detail["expected"]
+            return onset.bad == onset.seen and (have * 2 < of or (whole and have == 1))
 
-def _some_print(role: str, kinds: Sequence[Kind], onset: Onset, life: Life) -> Finding:
-    """Answer for records that only some writers print, throughout: a note, since nothing says who is right."""
-    have, expected = _copies(onset)
-    return rank_disagreement.finding(
-        f"Only {count(have, 'writer')} of {expected} {'prints' if have == 1 else 'print'}"
-        f" {and_list([_name(kind) for kind in kinds])} of {role} passes.",
-        onset.first.place,
-        severity="note",
-        expected=count(expected, "copy", "copies"),
-        actual=count(have, "copy", "copies"),
-        evidence=onset.words,
-        help="prints of one rank only (if rank == 0) look like this, and nothing is missing then",
-    )
-
-
-def _less(life: Life, onset: Onset, verb: tuple[str, str], what: str, advice: str) -> Finding:
-    """Answer for copies that are missing; ``verb``: what their writers do, for one writer and for several."""
-    have, expected = _copies(onset)
-    return rank_disagreement.finding(
-        f"{count(expected - have, 'writer')} of {expected} {verb[expected - have != 1]} {what}.",
-        onset.first.place,
-        severity="warning",
-        expected=count(expected, "copy", "copies"),
-        actual=count(have, "copy", "copies"),
-        evidence=onset.words,
-        help=advice,
-    )
-
-
-def _copies(onset: Onset) -> tuple[int, int]:
-    detail = onset.first.detail
-    return detail.get("have", 0), detail.get("expected", 0)
-
-
-def _on_purpose(onset: Onset, *, whole: bool) -> bool:
-    """Return whether copies are missing throughout, of most writers, or of all but one for a ``whole`` model."""
-    have, expected = _copies(onset)
-    return onset.bad == onset.seen and (have * 2 < expected or (whole and have == 1))
+        # One print in the code serves all layers: a condition around it holds for each of them, or for none.
+        layers = {kind in lacking and meant(lacking[kind]) for kind in every if kind[0] in CAPTURE_EVENTS}
+        for note in (True, False):
+            mine = {kind: onset for kind, onset in lacking.items() if (meant(onset) and len(layers) < 2) == note}
+            if not mine:
+                continue
+            onset = min(mine.values(), key=lambda one: one.first.place.line)
+            have, of = onset.first.detail["have"], onset.first.detail["expected"]
+            less = count(of - have, "writer")
+            what = and_list(list(dict.fromkeys(map(_name, mine)))) if note or not whole else "anything"
+            yield rank_disagreement.finding(
+                f"Only {count(have, 'writer')} of {of} {'prints' if have == 1 else 'print'} {what} of {role} passes."
+                if note
+                else f"{less} of {of} {'does' if of - have == 1 else 'do'} not print {what} of {role} passes.",
+                onset.first.place,
+                severity="note" if note else "warning",
+                expected=count(of, "copy", "copies"),
+                actual=count(have, "copy", "copies"),
+                evidence=onset.words,
+                help="prints of one rank only (if rank == 0) look like this, and nothing is missing then"
+                if note
+                else "one rank stopped, prints into another file, or captures something else: marks would name it",
+            )
 
 
 def _name(kind: Kind) -> str:

@@ -5,7 +5,6 @@ This module is responsible for S101 to S104. It must not look at values: norms a
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -29,27 +28,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from logscope.model import Finding
-    from logscope.rules.evidence import Array, Life, Seen, View
+    from logscope.rules.evidence import Array, Kinds, Life, Seen, View
 
-# Widths that a run is likely to show; a log that prints more of them is described by the first ones.
-_MOST_WIDTHS = 64
 _MOST_ERRORS = 16
-
-
-@dataclass
-class Widths:
-    """What S101 keeps: by joined width the onset of *that width*, and of all passes looked at."""
-
-    every: Onset = field(default_factory=Onset)
-    widths: dict[int, Onset] = field(default_factory=dict)
-
-    def __add__(self, other: Widths) -> Widths:
-        """Return both as one: a width that only one of them saw has good passes in the other."""
-        keys = [*self.widths, *(width for width in other.widths if width not in self.widths)][:_MOST_WIDTHS]
-        return Widths(
-            self.every + other.every,
-            {key: self.widths.get(key, self.every) + other.widths.get(key, other.every) for key in keys},
-        )
 
 
 class _Due(NamedTuple):
@@ -76,14 +57,12 @@ def aux_width(view: View) -> dict[str, Any]:
     join, read = view.taken(view.join), view.taken(view.read)
     real = (view.rows != 0) & ~view.edge & ~view.piece
     part: dict[str, Any] = {
-        "joins": _widths(view, view.target & real & (join["width"] > 0), join["width"], join["line"], view.join),
+        "joins": _widths(view, view.target & real & (join["width"] > 0), view.join),
     }
     own = read["embeds"]
     fed = ~view.target & view.real & (own > 0) & (read["width"] > 0) & (read["width"] != own)
     one = np.where(view.hidden > 0, view.hidden, own)
-    part["reads"] = _widths(
-        view, fed & (read["width"] % np.maximum(one, 1) == 0), read["width"], read["line"], view.read
-    )
+    part["reads"] = _widths(view, fed & (read["width"] % np.maximum(one, 1) == 0), view.read)
     weights: dict[int, First] = {}
     for place in np.flatnonzero((view.event == FC) & view.usable)[:_MOST_ERRORS].tolist():
         size = view.payload(place).fields.get("weight")
@@ -103,13 +82,11 @@ def aux_width(view: View) -> dict[str, Any]:
     return part
 
 
-def _widths(view: View, looked: Array, width: Array, line: Array, places: Array) -> Widths:
-    made = Widths(view.onset(looked, np.zeros(view.size, np.bool_)))
-    found, firsts = np.unique(width[looked], return_index=True)
-    order = np.argsort(firsts)
-    for one in found[order][:_MOST_WIDTHS].tolist():
-        made.widths[one] = view.onset(looked, width == one, line, lambda row: _shown(view, row, int(places[row])))
-    return made
+def _widths(view: View, looked: Array, record: Array) -> Kinds:
+    read = view.taken(record)
+    width = read["width"]
+    detail = lambda row: _shown(view, row, int(record[row]))  # noqa: E731
+    return view.kinds(looked, width, lambda row: int(width[row]), read["line"], detail)
 
 
 def _shown(view: View, row: int, place: int) -> dict[str, Any]:
@@ -143,7 +120,7 @@ class _Joined:
 
     def __init__(self, part: dict[str, Any], life: Life) -> None:
         found = part["joins"] if part["joins"].every.seen or not part["reads"].every.seen else part["reads"]
-        self.every, self.widths = found.every, found.widths
+        self.every, self.widths = found.every, found.found
         self.life, self.weights, self.errors = life, part["weights"], part["errors"]
         plan = life.fact("plan")
         fields = plan[0].fields if plan else {}
@@ -311,9 +288,7 @@ def rows(view: View) -> dict[str, Any]:
     fault(own & (view.end >= 0) & (end["rows"] >= 0) & (end["rows"] != begin), view.end, begin, 0)
     embeds = _embeds(view)
     fault(~own & (embeds >= 0) & (embeds != begin), view.read, embeds, 1)
-    outs = np.full(view.size, -1)
-    places = np.flatnonzero((view.event == FC_OUTPUT) & view.usable)[::-1]
-    outs[view.of[places]] = places
+    outs = view.lead((view.event == FC_OUTPUT) & view.usable)
     out = view.taken(outs)
     fault(~own & (outs >= 0) & (out["rows"] >= 0) & (out["rows"] != begin), outs, begin, 2)
     kept = join["rows"]
