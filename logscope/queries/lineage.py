@@ -65,7 +65,7 @@ def joined_states(tables: Tables) -> pl.DataFrame:
         counted = records["num_aux"].gather(some["join"]).fill_null(0).to_numpy()
         whole, squares = norm[join] ** 2, norm[states] ** 2
         told = np.isfinite(whole) & (whole > 0) & np.isfinite(squares).all(axis=1)
-        chosen, residual, holds = _joined(whole, slack[join], squares, slack[states], told, counted)
+        chosen, residual, holds, _ = joined_of(whole, slack[join], squares, slack[states], told, counted)
         joins = _values(tables, join)
         head = same_head(_values(tables, states[np.arange(len(join)), chosen.argmax(axis=1)]), joins)
         of = np.full(len(join), -1)
@@ -88,28 +88,30 @@ def joined_states(tables: Tables) -> pl.DataFrame:
     return pl.concat(found).sort("row")
 
 
-def _joined(
+def joined_of(
     whole: NDArray[Any], own: NDArray[Any], squares: NDArray[Any], slacks: NDArray[Any], told: NDArray[Any],
-    counted: NDArray[Any],
-) -> tuple[NDArray[np.bool_], NDArray[np.float64], NDArray[np.bool_]]:  # fmt: skip
+    counted: NDArray[Any], there: NDArray[Any] | None = None,
+) -> tuple[NDArray[np.bool_], NDArray[np.float64], NDArray[np.bool_], NDArray[np.float64]]:  # fmt: skip
     """Tell which captures (a row a pass) were joined, what their squares leave of the join's, and whether that is none.
 
-    Where fewer were joined than captured (``counted``), it is the only choice whose squares fit.
+    Where fewer were joined than captured (``counted``), it is the only choice whose squares fit. ``there``: which
+    places of a row hold a capture at all. The last is what may be left.
     """
     number = squares.shape[1]
-    chosen = np.ones(squares.shape, np.bool_)
+    chosen = np.ones(squares.shape, np.bool_) if there is None else there.copy()
+    captured = chosen.sum(axis=1)
 
-    def compared(of: NDArray[np.bool_]) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+    def compared(of: NDArray[np.bool_]) -> tuple[NDArray[np.float64], NDArray[np.bool_], NDArray[np.float64]]:
         with np.errstate(all="ignore"):
             residual = np.where(of, squares, 0.0).sum(axis=1) / whole - 1
-            return residual, np.abs(residual) <= JOIN_TOLERANCE + (own + np.where(of, slacks, 0.0).sum(axis=1)) / whole
+            allowed = JOIN_TOLERANCE + (own + np.where(of, slacks, 0.0).sum(axis=1)) / whole
+            return residual, np.abs(residual) <= allowed, allowed
 
-    off = told & ~compared(chosen)[1]
+    off = told & ~compared(chosen)[1] & (counted > 0) & (counted < captured) & (captured <= _MOST_CAPTURES)
     for size in np.unique(counted[off]).tolist():
-        if not 0 < size < number <= _MOST_CAPTURES:
-            continue
-        choices = [np.isin(np.arange(number), of) for of in combinations(range(number), size)]
-        fits = np.array([compared(of)[1] & off & (counted == size) for of in choices])
+        choices = [np.isin(np.arange(number), of) for of in combinations(range(min(number, _MOST_CAPTURES)), size)]
+        mine = off & (counted == size)
+        fits = np.array([compared(of)[1] & mine & (chosen | ~of).all(axis=1) for of in choices])
         for of, fit in zip(choices, fits & (fits.sum(axis=0) == 1), strict=True):
             chosen[fit] = of
     return chosen, *compared(chosen)

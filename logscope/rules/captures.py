@@ -275,7 +275,7 @@ def layer_set(view: View) -> dict[str, Kinds]:
         lines = view.records["line"][view.captures[row][: view.captured[row]]].tolist()
         return {"states": int(view.states[row]), "lines": f"captures at lines {', '.join(map(str, lines))}"}
 
-    which = distinct(np.concatenate([mine, np.where(mine >= 0, copies, -1), stage[:, None]], axis=1))[1]
+    which = distinct(np.concatenate([mine, np.where(mine >= 0, copies, -1), stage[:, None]], axis=1))
     line = view.records["line"][view.first] if view.size else None
     part = {"sets": view.kinds(looked, which, key, line, detail)}
     if view.differing.height:
@@ -288,7 +288,7 @@ def layer_set(view: View) -> dict[str, Kinds]:
         def pair(row: int) -> tuple[tuple[int, ...], ...]:
             return tuple(tuple(sorted(layer for layer in one[row].tolist() if layer >= 0)) for one in (mine, theirs))
 
-        both = distinct(np.concatenate([mine, theirs], axis=1))[1]
+        both = distinct(np.concatenate([mine, theirs], axis=1))
         lines = view.others["line"][first]
         part["alone"] = view.kinds(looked, both, pair, lines, lambda row: {"writers": view.writers(int(first[row]))})
     return part
@@ -697,7 +697,7 @@ def _(onset: Onset, life: Life) -> Iterator[Finding]:
 )
 def impossible_layer(view: View) -> dict[str, Any]:
     """A requested layer can never be captured in this target."""
-    part: dict[str, Any] = {"captured": frozenset(layer for layers in view.sets[0] for layer in layers)}
+    part: dict[str, Any] = {"captured": frozenset(np.unique(view.layers[view.layers >= 0]).tolist())}
     targets = np.flatnonzero(view.target & ~view.piece)
     joined = np.flatnonzero(view.target & (view.join >= 0) & (view.states > 0))
     if len(targets):

@@ -70,6 +70,17 @@ def add(one: Any, other: Any) -> Any:
     return one | other if isinstance(one, (set, frozenset)) else one + other
 
 
+class Times(NamedTuple):
+    """How often something was seen, and where first."""
+
+    number: int
+    place: Place
+
+    def __add__(self, other: Times) -> Times:  # type: ignore[override]
+        """Return both as one, this one first."""
+        return Times(self.number + other.number, self.place)
+
+
 @dataclass(slots=True)
 class First:
     """The first of its kind: of two the earlier stays."""
@@ -459,6 +470,23 @@ class View:
         return (at == len(lines)) | (lines[np.minimum(at, len(lines) - 1)] > ends)
 
     @cached_property
+    def due(self) -> Columns:
+        """The joined state that each draft pass should have read, as the finder says; ``at``: its record, -1: none."""
+        table = self.passes
+        due: Columns = {name: _ints(table, f"due_{name}") for name in ("rows", "width", "line")}
+        due |= {
+            "norm": table["due_norm"].fill_null(np.nan).to_numpy(),
+            "slack": np.where(
+                table["due_norm"].is_null().to_numpy(), -1.0, table["due_slack"].fill_null(0.0).to_numpy()
+            ),
+            "key": table["due_key"].fill_null(0).to_numpy(),
+            "rounded": table["due_rounded"].fill_null(value=False).to_numpy(),
+            "fresh": table["due_fresh"].to_numpy(),
+            "at": self.joins_at(due["line"]),
+        }
+        return due | {"count": np.where(due["at"] >= 0, self.taken(due["at"])["count"], 1)}
+
+    @cached_property
     def fewest(self) -> Array:
         """The fewest copies of a record of each pass."""
         copies = np.where(self.usable, self.records["copies"], 1 << 30)
@@ -516,13 +544,6 @@ class View:
             if told[role].sum() * _HARDLY < role.sum():
                 told = told | role
         return told
-
-    # -- sets of layers
-
-    @cached_property
-    def sets(self) -> tuple[list[tuple[int, ...]], Array]:
-        """The layers that passes captured, in printed order: every distinct list, and which one each pass has."""
-        return distinct(self.layers)
 
     # -- server lines
 
@@ -611,13 +632,12 @@ class View:
         return (of - differ if speaker else differ), of, tuple(f"TP{rank}" for rank in sorted(ranks, key=str))
 
 
-def distinct(layers: Array) -> tuple[list[tuple[int, ...]], Array]:
-    """Return every distinct row of layers (-1 leaves a place empty), and the number of each row's."""
+def distinct(layers: Array) -> Array:
+    """Return a number for every row of layers, the same where rows are the same."""
     keys = np.zeros(len(layers), np.int64)
     for column in range(layers.shape[1]):
         keys = keys * 1_000_003 + layers[:, column] + 2
-    _, firsts, which = np.unique(keys, return_index=True, return_inverse=True)
-    return [tuple(layer for layer in layers[at].tolist() if layer >= 0) for at in firsts.tolist()], which
+    return keys
 
 
 _ABSENT: dict[str, Any] = {"norm": np.nan, "count": 0, "key": 0, "rounded": False, "values": np.nan}

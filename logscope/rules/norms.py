@@ -8,7 +8,7 @@ judged beside the usual one.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import combinations, product
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -17,7 +17,7 @@ import polars as pl
 
 from logscope.model import Place
 from logscope.passes.lineage import same_head, same_norm
-from logscope.queries.lineage import JOIN_TOLERANCE
+from logscope.queries.lineage import joined_of
 from logscope.queries.words import and_list, count, percent
 from logscope.rules.evidence import (
     DRAFT_EXTEND,
@@ -28,12 +28,12 @@ from logscope.rules.evidence import (
     LAYER,
     UNKNOWN,
     VERIFY,
-    First,
     Onset,
+    Times,
     add,
     one_of,
 )  # fmt: skip
-from logscope.rules.registry import Checked, earliest, rule, writers
+from logscope.rules.registry import Checked, earliest, rule
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -79,20 +79,6 @@ def _by_record(view: View, looked: Array, mine: Array, theirs: Array, detail: An
 # ------------------------------------------------------------------------------------------------- finite, zero, twins
 
 
-class NotFinite(NamedTuple):
-    """What N101 keeps: its onset, and by process where the server itself first warned."""
-
-    onset: Onset
-    warned: dict[Any, tuple[First, int]]
-
-    def __add__(self, other: NotFinite) -> NotFinite:  # type: ignore[override]
-        """Return both as one."""
-        warned = dict(self.warned)
-        for key, (place, times) in other.warned.items():
-            warned[key] = (warned[key][0], warned[key][1] + times) if key in warned else (place, times)
-        return NotFinite(self.onset + other.onset, warned)
-
-
 @rule(
     "N101",
     "not-finite",
@@ -103,7 +89,7 @@ class NotFinite(NamedTuple):
     expected="finite values",
     actual="{actual}",
 )
-def not_finite(view: View) -> NotFinite:
+def not_finite(view: View) -> dict[str, Any]:
     """A norm or a first value is nan or inf."""
 
     def bad(of: Columns) -> Array:
@@ -133,22 +119,20 @@ def not_finite(view: View) -> NotFinite:
             else "",
         }
 
-    warned: dict[Any, tuple[First, int]] = {}
+    warned: dict[Any, Times] = {}
     for event in view.lines("nan_logits_warning"):
-        place, times = warned.get(event.prefix.writer, (First(event.place), 0))
-        warned[event.prefix.writer] = (place, times + 1)
-    return NotFinite(_by_record(view, looked & view.real, mine, theirs, detail), warned)
+        warned[event.prefix.writer] = add(warned.get(event.prefix.writer), Times(1, event.place))
+    return {"onset": _by_record(view, looked & view.real, mine, theirs, detail), "warned": warned}
 
 
 @not_finite.answer
-def _(part: NotFinite, life: Life) -> Iterator[Finding]:
-    warned = ""
-    if part.warned:
-        first = next(iter(part.warned.values()))[0].value
-        who = count(len(part.warned), "process", "processes")
-        warned = f"NaN in the logits was reported by {who}, first at {first}; their order says nothing"
-    onset, alone = earliest(part.onset, life)
-    if onset is not None and onset.bad:
+def _(part: dict[str, Any], life: Life) -> Iterator[Finding]:
+    writers_, warned = list(part["warned"].values()), ""
+    if writers_:
+        who = count(len(writers_), "process", "processes")
+        warned = f"NaN in the logits was reported by {who}, first at {writers_[0].place}; their order says nothing"
+    onset, alone = earliest(part["onset"], life)
+    if onset is not None:
         detail = onset.first.detail
         name = detail["name"]
         half = life.segment.server_args.get("dtype") in ("float16", "half")
@@ -161,16 +145,16 @@ def _(part: NotFinite, life: Life) -> Iterator[Finding]:
     elif warned:
         yield not_finite.finding(
             "The server reports NaN in the logits, and no printed hidden state shows where it begins.",
-            next(iter(part.warned.values()))[0].value,
-            actual=count(sum(times for _, times in part.warned.values()), "warning"),
+            writers_[0].place,
+            actual=count(sum(one.number for one in writers_), "warning"),
             evidence=warned,
             help="print norms of more layers, or run with --disable-cuda-graph so that verify passes print",
         )
 
 
 @not_finite.checked
-def _(part: NotFinite, _life: Life) -> Checked:
-    return Checked(part.onset.seen + bool(part.warned))
+def _(part: dict[str, Any], _life: Life) -> Checked:
+    return Checked(part["onset"].seen + bool(part["warned"]))
 
 
 @rule(
@@ -285,59 +269,34 @@ def sums_of(view: View) -> Sums:
 
 
 def _sums(view: View) -> Sums:
-    """Compare every joined state of the target with the captures of its pass (norm^2 adds up, side by side)."""
-    states, join = view.taken(view.captures), view.taken(view.join)
-    there = view.captures >= 0
-    squares = np.where(there & np.isfinite(states["norm"]), states["norm"], 0.0) ** 2
-    slacks = 2 * np.sqrt(squares) * np.where(there, states["slack"], 0.0)
-    told = view.target & (view.join >= 0) & (view.captured > 0) & ~view.piece
-    told &= ((states["slack"] >= 0) & np.isfinite(states["norm"]) | ~there).all(axis=1)
-    told &= (join["slack"] >= 0) & np.isfinite(join["norm"]) & (join["norm"] > 1e-150)
+    """Compare every joined state of the target with the captures of its pass (:mod:`logscope.queries.lineage`)."""
+    states, join, there = view.taken(view.captures), view.taken(view.join), view.captures >= 0
     begin = view.taken(view.capture(np.zeros(view.size, np.int64)))["rows"]
     even = (begin < 0) | (join["rows"] < 0) | (join["rows"] == begin)
-    told &= even
+    told = view.target & (view.join >= 0) & (view.captured > 0) & ~view.piece & even
+    told &= ((states["slack"] >= 0) & np.isfinite(states["norm"]) | ~there).all(axis=1)
+    told &= (join["slack"] >= 0) & np.isfinite(join["norm"]) & (join["norm"] > 1e-150)
+    norms = np.where(there & np.isfinite(states["norm"]), states["norm"], 0.0)
+    slacks = 2 * norms * np.where(there, states["slack"], 0.0)
 
-    def against(some: Array, norms: Columns, chosen: Array) -> tuple[Array, Array]:
-        norm = np.where(told, norms["norm"], 1.0)
-        with np.errstate(invalid="ignore"):
-            residual = np.where(chosen, some, 0.0).sum(axis=1) / norm**2 - 1
-            slack = np.where(chosen, slacks, 0.0).sum(axis=1) + 2 * norm * norms["slack"]
-        return residual, JOIN_TOLERANCE + slack / norm**2
+    def of(squares: Array, joins: Columns, counted: Array, chosen: Array) -> tuple[Array, ...]:
+        norm = np.where(told, joins["norm"], 1.0)
+        return joined_of(norm**2, 2 * norm * joins["slack"], squares, slacks, told, counted, chosen)
 
-    residual, tolerance = against(squares, join, there)
-    fits = np.abs(residual) <= tolerance
-    joined = there.copy()
-    wide = view.captures.shape[1]
-    # More captures than states: the only choice of as many that fits is what was joined.
-    more = told & ~fits & (view.states > 0) & (view.states < view.captured) & (view.captured <= 8)
-    for number in np.unique(view.states[more]).tolist():
-        for some in np.unique(view.captured[more & (view.states == number)]).tolist():
-            mine = more & (view.states == number) & (view.captured == some)
-            found, choice = np.zeros(view.size, np.int64), joined.copy()
-            for chosen in combinations(range(some), number):
-                mask = np.zeros(wide, np.bool_)
-                mask[list(chosen)] = True
-                left, allowed = against(squares, join, np.broadcast_to(mask, there.shape))
-                good = mine & (np.abs(left) <= allowed)
-                found += good
-                choice[good] = mask
-                residual, tolerance = np.where(good, left, residual), np.where(good, allowed, tolerance)
-            joined[mine & (found == 1)] = choice[mine & (found == 1)]
-            fits |= mine & (found == 1)
+    joined, residual, fits, tolerance = of(norms**2, join, view.states, there)
     alone = np.zeros(view.size, np.bool_)
     parted = told & (view.differ > 0)
-    if parted.any() and wide <= _MOST_CHOICES:
+    if parted.any() and there.shape[1] <= _MOST_CHOICES:
         # Which print is whose is not known: a join is right when any choice of the writers' captures makes it.
         other = np.where(there, view.taken(view.captures, others=True)["norm"] ** 2, 0.0)
-        theirs = view.taken(view.join, others=True)
-        fine, theirs_fine = fits.copy(), np.zeros(view.size, np.bool_)
-        for theirs_at in product((False, True), repeat=wide):
-            some = np.where(np.array(theirs_at), other, squares)
-            (left, allowed), (off, limit) = against(some, join, joined), against(some, theirs, joined)
-            fine, theirs_fine = fine | (np.abs(left) <= allowed), theirs_fine | (np.abs(off) <= limit)
+        theirs, nothing = view.taken(view.join, others=True), np.zeros(view.size, np.int64)
+        mixed = [np.where(np.array(one), other, norms**2) for one in product((False, True), repeat=there.shape[1])]
+        fine, fine_too = (
+            np.any([of(squares, joins, nothing, joined)[2] for squares in mixed], axis=0) for joins in (join, theirs)
+        )
         split = parted & np.isfinite(theirs["norm"])
-        alone = split & (fine != theirs_fine)
-        fits = np.where(split, fine | theirs_fine, fine)
+        alone = split & (fine != fine_too)
+        fits = np.where(split, fine | fine_too, fits | fine)
     return Sums(np.where(told, fits.astype(np.int64), -1), residual, tolerance, joined, alone, even)
 
 
@@ -460,9 +419,9 @@ def join_order(view: View) -> Onset:
     # Where the join prints no first values, the draft's input with the same norm stands for it.
     bare = view.target & (view.join >= 0) & (join["count"] == 0)
     if bare.any():
-        fresh = view.passes["due_fresh"].to_numpy() & view.passes["how"].eq_missing("norm").to_numpy()
-        due = view.joins_at(np.where(fresh & (view.read >= 0), view.passes["due_line"].fill_null(-1).to_numpy(), -1))
-        told = (due >= 0) & bare[view.of[due]]
+        due = view.due["at"]
+        told = view.due["fresh"] & view.passes["how"].eq_missing("norm").to_numpy() & (view.read >= 0) & (due >= 0)
+        told &= bare[view.of[due]]
         printed[view.of[due[told]]] = view.read[told]
     told = view.judged & view.target & (view.join >= 0) & (view.captured > 0)
     told &= found.rows
@@ -521,21 +480,14 @@ def join_order(view: View) -> Onset:
     "error",
     group="norms",
     needs="the joined state of a target pass and the draft's input right after it, with norm or first values",
+    expected="{expected}",
+    actual="{actual}",
 )
 def draft_input(view: View) -> dict[str, Any]:
     """The draft's k x hidden input is not the last joined state: stale, or wrong rows."""
-    table = view.passes
-    due: Columns = {name: table[f"due_{name}"].fill_null(-1).to_numpy() for name in ("rows", "width", "line")}
-    due |= {
-        "norm": table["due_norm"].fill_null(np.nan).to_numpy(),
-        "slack": np.where(table["due_norm"].is_null().to_numpy(), -1.0, table["due_slack"].fill_null(0.0).to_numpy()),
-        "key": table["due_key"].fill_null(0).to_numpy(),
-        "rounded": table["due_rounded"].fill_null(value=False).to_numpy(),
-    }
-    of = view.joins_at(due["line"])
-    due["count"] = np.where(of >= 0, view.taken(of)["count"], 1)
+    table, due, of = view.passes, view.due, view.due["at"]
     traced = table["traced"].cast(pl.Int64).fill_null(-1).to_numpy()
-    reads = view.judged & ~view.target & (view.read >= 0) & table["due_fresh"].to_numpy() & (due["line"] >= 0)
+    reads = view.judged & ~view.target & (view.read >= 0) & due["fresh"] & (due["line"] >= 0)
     fed = (view.phase == EXTEND) | (view.phase == DRAFT_EXTEND) | ((view.phase == UNKNOWN) & (view.fc >= 0))
     read = view.taken(view.read)
     # One state where several were joined is S104's.
@@ -569,6 +521,7 @@ def draft_input(view: View) -> dict[str, Any]:
         theirs = view.values(int(of[row])) if of[row] >= 0 else []
         return {
             "zeros": bool(zeros),
+            "ago": 0 if other else int(ago[row]),
             "differs": _difference(view.taken(view.read, others=other), due, row, values, theirs),
             "due_line": int(due["line"][row]),
             "expected": _print(int(due["rows"][row]), float(joined) if due["slack"][row] >= 0 else None, theirs),
@@ -585,13 +538,8 @@ def draft_input(view: View) -> dict[str, Any]:
 
     line = np.where(alone & (traced == 1), view.taken(view.read, others=True)["line"], read["line"])
     part: dict[str, Any] = {"untold": int(untold.sum()), "trees": int((untold & tree).sum())}
-    for name, mask in (("whole", looked & ~kept), ("kept", looked & kept)):
+    for name, mask in (("every", looked), ("whole", looked & ~kept), ("kept", looked & kept)):
         part[name] = view.onset(mask, bad, line, detail, alone, detail_alone)
-        part[f"ago_{name}"] = {
-            int(back): int(((ago == back) & mask & bad).sum())
-            for back in np.unique(ago[mask & bad]).tolist()
-            if back > 0
-        }
     return part
 
 
@@ -626,48 +574,33 @@ def _difference(read: Columns, due: Columns, row: int, mine: Sequence[float], th
 
 @draft_input.answer
 def _(part: dict[str, Any], life: Life) -> Iterator[Finding]:
-    whole, kept, ago = part["whole"], part["kept"], part["ago_whole"]
     # Spec v1 keeps the accepted rows of the requests that go on: when request 0 has just ended, row 0 is another.
-    if life.segment.spec_version == "v2":
-        whole, kept, ago = (
-            add(kept, whole) if _earlier(kept, whole) else add(whole, kept),
-            Onset(),
-            add(ago, part["ago_kept"]),
-        )
-    most = kept.seen >= _LEAST_V1_INPUTS and kept.bad * 2 > kept.seen
-    told = [earliest(one, life) for one in (whole, kept if most else replace(kept, bad=0))]
-    found = [(one, only) for one, only in told if one is not None and one.bad]
+    most = part["kept"].seen >= _LEAST_V1_INPUTS and part["kept"].bad * 2 > part["kept"].seen
+    names = ("every",) if life.segment.spec_version == "v2" else ("whole", "kept") if most else ("whole",)
+    found = [(one, alone) for one, alone in (earliest(part[name], life) for name in names) if one is not None]
     if not found:
         return
     onset, alone = min(found, key=lambda one: one[0].first.place.line)
-    detail = onset.first.detail
-    bad, seen = (onset.bad, onset.seen) if alone else (whole.bad + kept.bad * most, whole.seen + kept.seen * most)
-    ago = add(ago, part["ago_kept"]) if most else ago
-    stale = max(ago, key=lambda back: ago[back], default=None)
+    detail, every = onset.first.detail, [onset] if alone else [part[name] for name in names]
+    bad, seen = (sum(getattr(one, name) for one in every) for name in ("bad", "seen"))
     if detail["zeros"]:
         what = "it is all zero"
         advice = "a buffer that was never written reaches the draft: look at what copies the joined state"
-    elif not alone and stale is not None and ago[stale] * 2 > bad:
-        past = "the one before it" if stale == 1 else f"{stale} target passes older"
-        what = f"it is {past} in {ago[stale]:,} of {bad:,} cases"
+    elif detail["ago"] > 0:
+        what = "it is the one before it" if detail["ago"] == 1 else f"it is {detail['ago']} target passes older"
         advice = "a buffer is read before the new states are written into it: look at the order of copy and forward"
     else:
         what = detail["differs"]
         advice = "other rows, or another buffer, reach the draft: compare both lines"
-    who = f", on {writers(onset.first)}" if alone else ""
-    yield draft_input.finding(
-        f"The draft's input is not the state that was joined last{who}: {what}; {percent(bad, seen)} of"
-        f" {count(seen, 'input')}.",
-        onset.first.place,
-        expected=detail["expected"],
-        actual=detail["actual"],
-        evidence=f"{onset.words}; the joined state before it stands at line {detail['due_line']}",
+    yield draft_input.told(
+        onset,
+        alone=alone,
+        message="The draft's input is not the state that was joined last: {what}; "
+        f"{percent(bad, seen)} of {count(seen, 'input')}.",
+        evidence="{onset}; the joined state before it stands at line {due_line}",
         help=advice,
+        what=what,
     )
-
-
-def _earlier(one: Onset, other: Onset) -> bool:
-    return bool(one.bad) and (not other.bad or one.first.place.line < other.first.place.line)
 
 
 @draft_input.why_not
@@ -679,10 +612,10 @@ def _(part: dict[str, Any], _life: Life) -> str | None:
 
 @draft_input.checked
 def _(part: dict[str, Any], life: Life) -> Checked:
-    whole, kept = part["whole"], part["kept"]
+    kept = part["kept"]
     v1 = kept.bad and life.segment.spec_version != "v2"
     worst = f"{kept.bad} of {kept.seen} inputs of spec v1 begin with another row" if v1 else None
-    return Checked(whole.seen + kept.seen, "input", worst)
+    return Checked(part["every"].seen, "input", worst)
 
 
 # ----------------------------------------------------------------------------------------------------- frozen states
@@ -700,53 +633,34 @@ class Frozen:
 
     seen: int
     width: int
-    first: _Passes
-    last: _Passes
+    first: Columns
+    last: Columns
     found: dict[int, Seen]
 
     def __add__(self, other: Frozen) -> Frozen:
         """Return both as one."""
-        seen, width, found = _streaks(_Passes.joined(self.last, other.first))
-        inside = sum(_streaks(part)[0] for part in (self.last, other.first))
+        seen, width, found = _streaks(_beside(self.last, other.first))
         return Frozen(
-            self.seen + other.seen + seen - inside,
+            self.seen + other.seen + seen - _streaks(self.last)[0] - _streaks(other.first)[0],
             max(self.width, other.width, width),
-            _Passes.joined(self.first, other.first).part(slice(0, _FROZEN)),
-            _Passes.joined(self.last, other.last).part(slice(-_FROZEN, None)),
+            _some(_beside(self.first, other.first), slice(0, _FROZEN)),
+            _some(_beside(self.last, other.last), slice(-_FROZEN, None)),
             {**other.found, **found, **self.found},
         )
 
 
-@dataclass
-class _Passes:
-    """Captured states of passes in a row: [passes, captures] each, and what a finding names."""
+def _some(passes: Columns, rows: slice) -> Columns:
+    return {name: column[rows] for name, column in passes.items()}
 
-    states: Columns
-    verify: Array
-    rows: Any
-    seen: Any = None
 
-    def at(self, number: int) -> Seen:
-        """Return what a finding names of one of them."""
-        row = self.rows[number]
-        return row if self.seen is None else self.seen(row)  # type: ignore[no-any-return]
-
-    @classmethod
-    def joined(cls, one: _Passes, other: _Passes) -> _Passes:
-        """Return the passes of both."""
-        wide = max(part.states["layer"].shape[1] for part in (one, other))
-
-        def padded(column: Array) -> Array:
-            sides = [(0, 0), (0, wide - column.shape[1]), *[(0, 0)] * (column.ndim - 2)]
-            return np.pad(column, sides, constant_values=0 if column.dtype.kind in "bu" else -1)
-
-        states = {name: np.concatenate([padded(part.states[name]) for part in (one, other)]) for name in one.states}
-        return cls(states, np.concatenate([one.verify, other.verify]), one.rows + other.rows)
-
-    def part(self, rows: slice) -> _Passes:
-        """Return some of them."""
-        states = {name: column[rows] for name, column in self.states.items()}
-        return _Passes(states, self.verify[rows], [self.at(number) for number in range(len(self.verify))[rows]])
+def _beside(one: Columns, other: Columns) -> Columns:
+    """Return the passes of both; the one with fewer captures is filled up with none."""
+    wide = max(part["layer"].shape[1] for part in (one, other))
+    filled = [
+        {name: np.pad(column, [(0, 0), (0, wide - column.shape[1])], constant_values=0) if column.ndim > 1 else column
+         for name, column in part.items()} for part in (one, other)
+    ]  # fmt: skip
+    return {name: np.concatenate([part[name] for part in filled]) for name in one}
 
 
 @rule(
@@ -757,7 +671,7 @@ class _Passes:
     needs="target passes with two or more layer captures that print first values",
     message="{what} from pass to pass, while {but}.",
     expected="another state in every pass",
-    actual="{head} in more than {passes} passes in a row",
+    actual="norm {norm} and the same first values in more than {passes} passes in a row",
     evidence="the first repetition is in {pass_}, line {line}",
     help="what is captured is a view of a buffer that is not written any more",
 )
@@ -768,46 +682,35 @@ def frozen(view: View) -> dict[Any, Frozen]:
     for group in np.unique(view.group[useful]).tolist():
         rows = np.flatnonzero(useful & (view.group == group))
         taken = view.taken(view.captures[rows])
-        names = ("layer", "norm", "slack", "values", "count", "key", "rounded", "line")
-        every = _Passes({name: taken[name] for name in names}, view.phase[rows] == VERIFY, rows.tolist(), view.seen)
+        every: Columns = {name: taken[name] for name in ("layer", "norm", "key", "line")}
+        every |= {"telling": _telling(taken) & (taken["layer"] > 0), "verify": view.phase[rows] == VERIFY}
+        every["seen"] = np.fromiter(map(view.seen, rows.tolist()), object, len(rows))
         seen, width, found = _streaks(every)
-        edges = (every.part(slice(0, _FROZEN)), every.part(slice(-_FROZEN, None)))
+        edges = (_some(every, slice(0, _FROZEN)), _some(every, slice(-_FROZEN, None)))
         made[view.tables.groups[group]] = Frozen(seen, width, *edges, found)
     return made
 
 
-def _streaks(passes: _Passes) -> tuple[int, int, dict[int, Seen]]:
+def _streaks(passes: Columns) -> tuple[int, int, dict[int, Seen]]:
     """Return the comparisons of passes with the one before, the most layers in one, and by layer the first streak."""
-    states, verify = passes.states, passes.verify[1:]
-    telling = _telling(states) & (states["layer"] > 0)
-    now, before = ({name: column[rows] for name, column in states.items()} for rows in (slice(1, None), slice(-1)))
-    both = telling[1:] & telling[:-1] & (now["layer"] == before["layer"])
-    heads, norms = same_head_of(now, before) & both, same_norm(now, before) == 1
+    now, before = _some(passes, slice(1, None)), _some(passes, slice(-1))
+    both = now["telling"] & before["telling"] & (now["layer"] == before["layer"])
+    heads, norms = (now["key"] == before["key"]) & both, now["norm"] == before["norm"]
     amount = both.sum(axis=1)
     # All of them unchanged is the same prompt again, unless it is a verify: its tokens are new every time.
-    every = (heads | ~both).all(axis=1) & ~(verify & (norms | ~both).all(axis=1))
+    every = (heads | ~both).all(axis=1) & ~(now["verify"] & (norms | ~both).all(axis=1))
     still = heads & ((amount > 1) & ~every)[:, None]
     found: dict[int, Seen] = {}
-    for layer in np.unique(now["layer"][still]).tolist() if still.any() else ():
+    for layer in np.unique(now["layer"][still]).tolist():
         mask = (still & (now["layer"] == layer)).any(axis=1)
         run = np.convolve(mask, np.ones(_FROZEN, np.int64), "valid") == _FROZEN if len(mask) >= _FROZEN else mask[:0]
         if run.any():
-            at = int(run.argmax()) + 1
-            column = int((states["layer"][at] == layer).argmax())
-            values = states["values"][at, column][: int(states["count"][at, column])].tolist()
-            seen = passes.at(at)
-            place = Place(seen.place.file, int(states["line"][at, column]))
-            found[layer] = seen._replace(place=place, detail={"head": head_words(values)})
+            at = int(run.argmax())
+            column = int((now["layer"][at] == layer).argmax())
+            seen = now["seen"][at]
+            place = Place(seen.place.file, int(now["line"][at, column]))
+            found[layer] = seen._replace(place=place, detail={"norm": f"{float(now['norm'][at, column]):.4f}"})
     return int((amount > 1).sum()), int(amount.max(initial=0)), found
-
-
-def same_head_of(one: Columns, other: Columns) -> Array:
-    """Return where first values of tables of states agree."""
-    equal = [
-        same_head(*({name: column[:, at] for name, column in side.items()} for side in (one, other))) == 1
-        for at in range(one["layer"].shape[1])
-    ]
-    return np.stack(equal, axis=1) if equal else np.zeros(one["layer"].shape, np.bool_)
 
 
 @frozen.answer

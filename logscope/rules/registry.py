@@ -91,7 +91,7 @@ class Rule:
         """Return the finding of a fault: the rule's sentences filled with what its first pass shows."""
         first = onset.first
         known = {**self.says, **over}
-        fields = {"pass_": pass_name(first), "onset": onset.words, **first.detail}
+        fields = {"pass_": pass_name(first), "onset": onset.words, **first.detail, **over}
         texts = {
             name: None if (text := known.get(name)) is None else text.format_map(fields)
             for name in ("message", "expected", "actual", "evidence", "help")
