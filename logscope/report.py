@@ -253,7 +253,7 @@ class Context:
     def short(self, line: Line) -> Line:
         """Return a line that names places as ``:73`` where one log is read."""
         name = f"{self.files[0]}:" if len(self.files) == 1 else ""
-        return replace(line, text=line.text.replace(name, ":")) if name else line
+        return replace(line, name=line.name.replace(name, ":"), text=line.text.replace(name, ":")) if name else line
 
     def command(self, name: str) -> str | None:
         """Return the command that asks another question of the same logs; None when a pipe was read."""

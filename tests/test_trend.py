@@ -12,10 +12,8 @@ from hypothesis import strategies as st
 from logscope.queries.acceptance.trend import (
     level_starts,
     noise,
-    rank_correlation,
     rank_difference,
     rank_trend,
-    same_order,
 )
 
 VALUES = st.lists(st.sampled_from([1.0, 1.5, 2.0, 2.25, 3.0, 4.0]), min_size=4, max_size=40)
@@ -46,26 +44,6 @@ def test_the_rank_difference_is_that_of_the_textbook(before, after):
     found = rank_difference(before, after)
     assert found is not None
     assert abs(found - expected) < 1e-9
-
-
-@given(VALUES)
-def test_rank_correlation_with_itself_and_its_mirror(values):
-    """A series goes with itself (1) and against its mirror (-1); a constant goes with nothing."""
-    found = rank_correlation(values, values)
-    if len(set(values)) == 1:
-        assert found is None
-    else:
-        assert found is not None
-        assert abs(found - 1) < 1e-9
-        mirrored = rank_correlation(values, [-value for value in values])
-        assert mirrored is not None
-        assert abs(mirrored + 1) < 1e-9
-
-
-def test_rank_correlation_of_a_worked_example():
-    """Spearman's rho of a permutation is 1 - 6 sum d^2 / (n (n^2 - 1))."""
-    one, other = [1.0, 2.0, 3.0, 4.0, 5.0], [2.0, 1.0, 4.0, 3.0, 5.0]
-    assert rank_correlation(one, other) == 1 - 6 * 4 / (5 * 24)
 
 
 def test_steps_are_found_where_they_are():
@@ -103,11 +81,3 @@ def test_a_change_smaller_than_three_percent_is_no_level():
 def test_noise_ignores_the_steps_between_levels():
     """The noise of two flat levels is that of the print, not their distance."""
     assert noise([1.0] * 20 + [4.0] * 20, resolution=0.01) < 0.01
-
-
-def test_order_of_levels():
-    """Same order, opposite order, or neither; a tie is no order."""
-    assert same_order([3.0, 2.0, 1.0], [0.3, 0.4, 0.5]) == -1
-    assert same_order([3.0, 2.0, 1.0], [9, 8, 7]) == 1
-    assert same_order([3.0, 2.0, 1.0], [9, 8, 8]) == 0
-    assert same_order([3.0, 2.0, 1.0], [9, 7, 8]) == 0

@@ -28,7 +28,7 @@ from logscope.queries.arguments import (
     without_secrets,
 )
 from logscope.queries.clock import Clock, writer_label
-from logscope.queries.tables import table, without_empty
+from logscope.queries.tables import add
 from logscope.queries.words import and_list, count, whole_numbers
 from logscope.report import Column, Line, Report, Table, plain
 from logscope.versions import DRAFT_CLASS
@@ -216,7 +216,7 @@ class Config:
         # The speculative group first; where two lives are shown, life by life.
         rows.sort(key=lambda row: (row["file"], row["segment"], row["group"] != "speculative"))
         columns = [Column("file"), Column("segment", "run", "right"), Column("group"), Column("argument", always=True)]
-        _add(report, "arguments", [*columns, Column("value", always=True)], rows, "server arguments")
+        add(report, "arguments", [*columns, Column("value", always=True)], rows, "server arguments")
         if hidden:
             report.notes.append(
                 f"{count(hidden, 'argument')} not shown: at a default or without influence here; --all shows them, "
@@ -230,7 +230,7 @@ class Config:
             Column("value", always=True), Column("processes"), Column("seconds", align="right"),
             Column("memory", align="right", unit="GB"), Column("line", align="right"),
         ]  # fmt: skip
-        _add(report, "startup", without_empty(columns, rows), rows, "what start-up adds")
+        add(report, "startup", columns, rows, "what start-up adds")
         for life in lives:
             if life.left_out:
                 report.notes.append(f"{count(life.left_out, 'start-up line')} of {life.place} are not listed")
@@ -262,12 +262,11 @@ class Config:
         two = len(sides) == 2
         titles = [f"{name}: {_side(side, sides)}" if two else name for name, side in zip("AB", sides, strict=False)]
         columns = [
-            Column("a_where", "A"), Column("b_where", "B"), Column("argument", always=True),
+            *([] if two else [Column("a_where", "A"), Column("b_where", "B")]), Column("argument", always=True),
             Column("a", titles[0], always=True), Column("b", titles[1], always=True), Column("matters"),
             Column("reason", "why not"),
         ]  # fmt: skip
-        optional = ("a_where", "b_where") if two else ()
-        _add(report, "differences", columns, rows, "differences, what matters first", optional)
+        add(report, "differences", columns, rows, "differences, what matters first")
         if unimportant:
             report.notes.append(
                 f"{count(unimportant, 'argument')} printed on one side only, off or of no interest there; "
@@ -531,14 +530,6 @@ def _side(life: Life, sides: list[Life]) -> str:
 
 def _names(found: list[Difference]) -> str:
     return ", ".join(difference.key for difference in found[:8]) + (", ..." if len(found) > 8 else "")
-
-
-def _add(
-    report: Report, name: str, columns: list[Column], rows: list[dict[str, Any]], title: str,
-    optional: Sequence[str] = ("file", "segment"),
-) -> None:  # fmt: skip
-    if rows:
-        report.tables[name] = table(columns, rows, title=title, optional=optional)
 
 
 def _fact(life: Life) -> dict[str, Any]:

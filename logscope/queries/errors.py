@@ -18,7 +18,7 @@ import polars as pl
 from logscope.model import Finding, Place
 from logscope.queries.clock import Clock, Moment, writers
 from logscope.queries.sizes import SIZE_EVENTS, SizeReading, explain_count, explain_sizes
-from logscope.queries.tables import table, without_empty
+from logscope.queries.tables import add
 from logscope.queries.words import and_list, axes, count, source_name
 from logscope.report import Column, Line, Report
 
@@ -997,16 +997,15 @@ def _errors(found: list[Group], part: Part, report: Report) -> None:
             names = ("rows", "got", "want", "got_states", "want_states", "unit", "unit_from")
             told = {name: getattr(reading, name) for name in names}
             sizes.append({"number": number, "line": first.place.line, **told, "means": reading.text})
-    for name, columns, listed, title, optional in (
-        ("errors", _ERRORS, rows, "errors, the first first", ("file", "segment", "processes")),
-        ("relayed", _RELAYED, relayed, "what only follows", ("file",)),
-        ("sizes", _SIZES, sizes, "sizes that do not fit", ()),
-        ("before", _BEFORE, before, "the last events before it", ("number",)),
+    for name, columns, listed, title in (
+        ("errors", _ERRORS, rows, "errors, the first first"),
+        ("relayed", _RELAYED, relayed, "what only follows"),
+        ("sizes", _SIZES, sizes, "sizes that do not fit"),
+        ("before", _BEFORE, before, "the last events before it"),
     ):
         if listed:
             caption = "lines without a mark may be of any process" if name == "before" else None
-            made = table(without_empty(columns, listed), listed, title=title, caption=caption, optional=optional)
-            report.tables[name] = made
+            add(report, name, columns, listed, title, caption)
 
 
 def _remarks(found: list[Group], part: Part, report: Report) -> None:

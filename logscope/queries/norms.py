@@ -48,10 +48,9 @@ class Norms(Summed):
         sizes = hidden_sizes(counts)
         report = Report("norms", "", accounting=context.accounting)
         rows = _norm_rows(serving, sizes)
-        optional = ("file", "segment", "source", "site", "during")
         shown = without_empty(_NORMS, rows)
         title, caption = "rms = norm / sqrt(rows x width), while serving", f"Medians are within {100 * RELATIVE:g} %."
-        report.tables["norms"] = table(shown, rows, title=title, caption=caption, optional=optional)
+        report.tables["norms"] = table(shown, rows, title=title, caption=caption)
         if joins := [_join_row(found) for found in lineage.joins.values()]:
             title = "joined state against its captures"
             report.tables["joins"] = table(without_empty(_JOINS, joins), joins, title=title)
@@ -82,7 +81,7 @@ class Norms(Summed):
             one_site = len({(row["role"], row["site"]) for row in rows}) == len({row["role"] for row in rows})
             left_out = ("digest", "zero", "count", *["site"] * one_site)
             short = [column for column in shown if column.name not in left_out]
-            report.screen += ["", table(short, rows, optional=optional)]
+            report.screen += ["", table(short, rows)]
         report.next = context.command("check")
         return report
 

@@ -147,19 +147,18 @@ class _Answer:
         report = Report("summarize", "", accounting=context.accounting)
         segments = [self._segment_row(segment) for segment in self.counts.segments.values()]
         tables = report.tables
-        tables["segments"] = table(without_empty(_SEGMENTS, segments), segments, title="runs", optional=("file",))
+        tables["segments"] = table(without_empty(_SEGMENTS, segments), segments, title="runs")
         models = {bucket.key.site for bucket in serving if bucket.key.role == "target"}
         shown = [column for column in _PHASES if column.name != "site" or len(models) > 1]
         tables["phases"] = table(shown, _phase_rows(serving, self.sizes), title="forward passes while serving")
-        optional = ("file", "segment", "source", "site", "event", "role", "copies")
         cells = cells_of(serving)
         captures = [state_row(*each, self.sizes) for each in cells if each[1].captured]
         title = "hidden captures while serving, rms = norm / sqrt(rows x width)"
-        tables["captures"] = table(_quiet(_CAPTURES, captures), captures, title=title, optional=optional)
+        tables["captures"] = table(_quiet(_CAPTURES, captures), captures, title=title)
         others = [state_row(*each, self.sizes) for each in cells if not each[1].captured and each[1].rms.bins]
         if others:
             title = "other states while serving"
-            tables["states"] = table(_quiet(_STATES, others), others, title=title, optional=optional)
+            tables["states"] = table(_quiet(_STATES, others), others, title=title)
         rows = self.accept_rows
         tables["accept"] = table(without_empty(_ACCEPT, rows) or _ACCEPT, rows, title="acceptance and throughput")
         if apart:

@@ -123,11 +123,17 @@ def most_common(counts: Mapping[Any, int]) -> Any:
     return max(counts, key=counts.__getitem__) if counts else None
 
 
-def span(low: int | None, high: int | None) -> str:
+def span(low: float | None, high: float | None, form: str = ",") -> str:
     """Return ``4`` or ``1 to 400``."""
-    if low is None:
+    if low is None or high is None:
         return ""
-    return f"{low:,}" if low == high else f"{low:,} to {high:,}"
+    one, other = f"{low:{form}}", f"{high:{form}}"
+    return one if one == other else f"{one} to {other}"
+
+
+def rounded(value: float | None, digits: int) -> float | None:
+    """Return a number as JSON shows it, None where there is none."""
+    return None if value is None else round(value, digits)
 
 
 def phase_list(phases: Iterable[str]) -> str:

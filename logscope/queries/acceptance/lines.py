@@ -81,6 +81,11 @@ class Key(NamedTuple):
         """The process, with its engine where it has several; empty when nothing tells processes apart."""
         return self.origin if self.engine is None else f"{self.origin} engine {self.engine}".strip()
 
+    @property
+    def who(self) -> dict[str, Any]:
+        """What names it in the row of a table."""
+        return {"file": self.file, "segment": self.segment, "origin": self.origin, "engine": self.engine}
+
 
 class Server(NamedTuple):
     """One server in one segment of one file: its lines follow one definition of accept rate at a time."""
@@ -447,7 +452,7 @@ def _cumulative(out: Lines, row: dict[str, Any], fields: dict[str, Any]) -> None
     names = ("accepted", "drafted", "emitted")
     said = {"line": row["line"]} | {name: number(fields.get(name)) for name in names}
     said |= {"k": number(fields.get("speculative_tokens")), "rate": share(fields, "draft_acceptance_rate")}
-    said["efficiency"] = share(fields, "system_efficiency")
+    said["system_efficiency"] = share(fields, "system_efficiency")
     key = Key(*(row[name] for name in WHO))
     before = out.totals.get(key)
     out.totals[key] = [said, said, 1] if before is None else [before[0], said, before[2] + 1]

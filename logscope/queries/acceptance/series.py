@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -16,6 +17,7 @@ import polars as pl
 
 from logscope.queries.acceptance.lines import WHO, Key, Server, bonus_of, highest
 from logscope.queries.acceptance.trend import level_starts, rank_difference, rank_trend
+from logscope.queries.words import rounded
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -44,70 +46,53 @@ _EXTREMES = {
     "smallest": "min", "running_low": "min", "slowest": "min", "largest": "max", "running_high": "max",
     "fastest": "max",
 }  # fmt: skip
-_PLACES = ("first", "time", "last", "end_time")
+_NOT_SUMMED = frozenset((*_EXTREMES, "growth", "limit", "seconds", "end_seconds"))
+# Means of rows: one sum over another.
+_MEANS = {
+    "mean": ("weighted", "weight"), "rate": ("rate", "rate_weight"), "running": ("running", "running_lines"),
+    "context": ("context", "context_lines"), "usage": ("usage", "usage_lines"), "cached": ("cached", "prefills"),
+    "step": ("step", "step_lines"),
+}  # fmt: skip
 
 
 class Stats:
-    """Sums over rows: of a process, a server, a window. ``lines`` counts those that report acceptance."""
+    """Sums over rows: of a process, a server, a window. ``lines`` counts those that report acceptance.
+
+    mean
+        mean accept len, weighted by verifies: 1 + accepted / verifies where a server prints counts.
+    rate
+        mean printed rate, weighted alike. Means nothing where definitions are mixed.
+    running, context, usage, cached, step
+        means of what runs beside: requests, tokens in the cache of the process, the share of it in use, cached prompt
+        tokens a prefill, seconds a round; None where they were never printed.
+    """
+
+    mean: float | None
+    rate: float | None
+    running: float | None
+    context: float | None
+    usage: float | None
+    cached: float | None
+    step: float | None
 
     def __init__(self, rows: pl.DataFrame) -> None:
         self.rows = rows
         numbers = [
-            name for name, dtype in rows.schema.items()
-            if dtype == pl.Float64 and name not in (*_EXTREMES, "growth", "limit", "seconds", "end_seconds")
+            name for name, dtype in rows.schema.items() if dtype == pl.Float64 and name not in _NOT_SUMMED
         ]  # fmt: skip
-        told = rows.select(
-            pl.col(*numbers).sum(),
-            *(getattr(pl.col(name), how)() for name, how in _EXTREMES.items()),
-        )  # fmt: skip
-        self.sums: dict[str, Any] = told.row(0, named=True)
+        extremes = (getattr(pl.col(name), how)() for name, how in _EXTREMES.items())
+        self.sums: dict[str, Any] = rows.select(pl.col(*numbers).sum(), *extremes).row(0, named=True)
+        for name, (total, by) in _MEANS.items():
+            setattr(self, name, self.sums[total] / self.sums[by] if self.sums[by] else None)
         counted = rows.filter(pl.col("lines") > 0)
         ends = (counted if counted.height else rows).sort("first")
-        self.first_line, self.first_time = ends.row(0, named=True)["first"], ends.row(0, named=True)["time"]
-        final = ends.sort("last").row(-1, named=True)
-        self.last_line, self.last_time = final["last"], final["end_time"]
+        self.first_line, self.first_time = ends.select("first", "time").row(0)
+        self.last_line, self.last_time = ends.sort("last").select("last", "end_time").row(-1)
         self.lines, self.open_lines, self.ceiling = (int(self.sums[name]) for name in ("lines", "open", "ceiling"))
-
-    def ratio(self, total: str, by: str) -> float | None:
-        """Return one sum over another, None where that is nought."""
-        return self.sums[total] / self.sums[by] if self.sums[by] else None
-
-    @property
-    def mean(self) -> float | None:
-        """Mean accept len, weighted by verifies: 1 + accepted / verifies where a server prints counts."""
-        return self.ratio("weighted", "weight")
-
-    @property
-    def rate_mean(self) -> float | None:
-        """Mean printed rate, weighted alike. Means nothing where definitions are mixed."""
-        return self.ratio("rate", "rate_weight")
-
-    @property
-    def error(self) -> float:
-        """Standard error of the mean: from the spread of its lines, or the most that counts of verifies leave."""
-        sums, mean = self.sums, self.mean
-        if mean is None:
-            return math.inf
-        if sums["drafted"] and sums["steps_sum"]:
-            # A count between 0 and k with this mean varies by no more than this.
-            accepted, steps = mean - 1, sums["steps_sum"] / sums["weight"]
-            return math.sqrt(max(0.0, accepted * (steps - accepted)) / sums["weight"])
-        lines = sums["lengths"]
-        square = sums["plain_square"] - sums["plain"] ** 2 / lines
-        return math.sqrt(max(0.0, square) / (lines - 1) / lines) if lines > 1 else math.inf
-
-    @property
-    def running(self) -> tuple[float, float]:
-        """Sum of the running requests of its lines, and how many print them."""
-        return self.sums["running"], self.sums["running_lines"]
-
-    @cached_property
-    def histogram(self) -> dict[float, float]:
-        """How many lines (or their weight in many lines) have which length, two decimals."""
-        return dict(zip(*self._lengths, strict=True))
 
     @cached_property
     def _lengths(self) -> tuple[list[float], list[float]]:
+        """Which lengths there are, and how many lines (or their weight in many lines) have each."""
         known = self.rows.filter(pl.col("lengths") > 0).select(
             length=(pl.col("plain") / pl.col("lengths")).round(4), lines="lengths"
         )
@@ -128,11 +113,8 @@ class Stats:
 
     def speed(self) -> Speed | None:
         """Return the throughput of the lines that cover no pause, None when none is printed."""
-        rows = (
-            self.rows.filter(pl.col("step_lines") > 0)
-            .with_columns(each=pl.col("step") / pl.col("step_lines"))
-            .sort("each")
-        )
+        rows = self.rows.filter(pl.col("step_lines") > 0)
+        rows = rows.with_columns(each=pl.col("step") / pl.col("step_lines")).sort("each")
         if not rows.height:
             return None
         upto = rows["step_lines"].cum_sum()
@@ -177,28 +159,15 @@ class Hole(NamedTuple):
     before_time: str | None
 
 
-@dataclass(frozen=True, slots=True)
-class Level:
-    """Lines over which accept len keeps its level; ``start`` and ``stop`` count the values of the series.
+class Level(Stats):
+    """Lines over which accept len keeps its level; ``start`` and ``stop`` count the values of the series."""
 
-    The companions are means over its lines, ``context`` the tokens in the cache of the process, ``cached`` cached
-    prompt tokens a prefill, ``step`` seconds a round; None where they were never printed.
-    """
-
-    start: int
-    stop: int
-    first_line: int
-    last_line: int
-    time: str | None
-    end_time: str | None
-    lines: int
-    rounds: float
     mean: float
-    running: float | None = None
-    context: float | None = None
-    usage: float | None = None
-    cached: float | None = None
-    step: float | None = None
+
+    def __init__(self, rows: pl.DataFrame, start: int, stop: int) -> None:
+        super().__init__(rows[start:stop])
+        self.mean = self.mean or 0.0
+        self.start, self.stop, self.time, self.rounds = start, stop, self.first_time, float(self.sums["rounds"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -375,28 +344,7 @@ class Series:
     def levels(self) -> list[Level]:
         """The levels of accept len in order, one when it never changes, none where nothing was drafted."""
         starts = level_starts(self.values)
-        out: list[Level] = []
-        if not starts:
-            return out
-        for start, stop in zip(starts, [*starts[1:], len(self.values)], strict=True):
-            rows = self._drafted[start:stop]
-            stats = Stats(rows)
-            out.append(
-                Level(
-                    start=start, stop=stop, first_line=stats.first_line, last_line=stats.last_line,
-                    time=stats.first_time, end_time=stats.last_time, lines=int(stats.sums["lengths"]),
-                    rounds=stats.sums["rounds"], mean=stats.mean or 0.0,
-                    running=stats.ratio("running", "running_lines"), context=stats.ratio("context", "context_lines"),
-                    usage=stats.ratio("usage", "usage_lines"), cached=stats.ratio("cached", "prefills"),
-                    step=stats.ratio("step", "step_lines"),
-                )
-            )  # fmt: skip
-        return out
-
-    def companion(self, name: str, by: str) -> list[tuple[float, float]]:
-        """Return (accept len, value) of every row that prints the companion."""
-        columns = zip(self.values, self._drafted[name], self._drafted[by], strict=True)
-        return [(length, value / lines) for length, value, lines in columns if lines]
+        return [Level(self._drafted, *bounds) for bounds in pairwise([*starts, len(self.values)])]
 
     @cached_property
     def decline(self) -> Decline | None:
@@ -445,11 +393,6 @@ class Acceptance:
                 self.processes[key] = Series(mine, lines.segments.get((key.file, key.segment)))
         self.series = {key: one for key, one in self.processes.items() if one.stats.lines}
 
-    def total(self) -> Stats | None:
-        """Return the sums of all processes together, None when none reports acceptance."""
-        rows = [one.stats.rows for one in self.series.values()]
-        return Stats(pl.concat(rows)) if rows else None
-
     def verdicts(self, server: Server) -> list[Verdict]:
         """Return the definition of accept rate in each range of lines of a server, in file order."""
         segment = self.lines.segments.get((server.file, server.segment))
@@ -481,16 +424,14 @@ class Acceptance:
         for key, series in self.processes.items():
             stats = series.stats
             definition, rule = self.definition(Server(*key[:3]), stats)
-            speeds = stats.rows.filter(pl.col("throughput_lines") > 0)
-            each = speeds.select(pl.col("throughput") / pl.col("throughput_lines")).to_series()
+            each = stats.rows.select(pl.col("throughput") / pl.col("throughput_lines")).to_series().drop_nans()
             if not stats.lines and not len(each):
                 continue
             out.append(
                 {
                     "file": key.file, "segment": key.segment, "origin": key.name, "lines": stats.lines,
-                    "accept_len_mean": None if stats.mean is None else round(stats.mean, 4),
-                    "min": None if stats.quantile(0) is None else round(stats.sums["smallest"], 2),
-                    "max": None if stats.quantile(1) is None else round(stats.sums["largest"], 2),
+                    "accept_len_mean": rounded(stats.mean, 4),
+                    "min": rounded(stats.quantile(0), 2), "max": rounded(stats.quantile(1), 2),
                     "rate_definition": definition, "rate_rule": rule, "throughput_median": each.median(),
                     "throughput_max": each.max(),
                 }

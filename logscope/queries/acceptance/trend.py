@@ -90,28 +90,10 @@ def _concordance(places: list[int], size: int) -> int:
     return score
 
 
-def rank_correlation(one: Sequence[float], other: Sequence[float]) -> float | None:
-    """Return Spearman's rank correlation (-1 to 1); None for fewer than 4 pairs or when one side never changes."""
-    if len(one) < 4:
-        return None
-    a, b = (_ranks(side)[0] - (len(one) + 1) / 2 for side in (one, other))
-    spread = math.sqrt(float(a @ a) * float(b @ b))
-    return float(a @ b) / spread if spread else None
-
-
 def _ranks(values: Sequence[float]) -> tuple[Any, Any]:
     """Return the rank of every value from 1, equal values sharing the middle of their ranks, and how often each is."""
     _, place, ties = np.unique(np.asarray(values), return_inverse=True, return_counts=True)
     return (np.cumsum(ties) - (ties - 1) / 2)[place], ties
-
-
-def same_order(one: Sequence[float], other: Sequence[float]) -> int:
-    """Return 1 when both sequences order their places alike without ties, -1 when exactly the other way, else 0."""
-    order = np.argsort(one, kind="stable")
-    steps = np.diff(np.asarray(one)[order]), np.diff(np.asarray(other)[order])
-    if not (steps[0] > 0).all():
-        return 0
-    return 1 if (steps[1] > 0).all() else -1 if (steps[1] < 0).all() else 0
 
 
 def noise(values: Sequence[float], *, resolution: float = 0.0) -> float:
