@@ -8,27 +8,13 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-Group: TypeAlias = Literal[
-    "layers",
-    "speculative",
-    "chunking",
-    "parallel",
-    "precision",
-    "graphs",
-    "model",
-    "kernels",
-    "memory",
-    "other",
-    "harmless",
-]
-
-# In the order in which a reader wants them, each with the names it takes; the first that fits wins. "harmless" is asked
-# before all others: addresses, folders, seeds and logging change nothing about what is accepted or captured.
+# "harmless" is asked before all others: addresses, folders, seeds and logging change nothing about what is accepted or
+# captured.
 _HARMLESS = re.compile(
     r"(?:.*_)?(?:host|ports?|addr|ip|endpoints?|dir|folder|seed|rid)"
     r"|(?:.*_)?(?:log|logs|logging|metrics|metric|trace|traces|otlp|ssl|tracing|buckets?)(?:_.*)?"
@@ -36,79 +22,31 @@ _HARMLESS = re.compile(
     r"|grpc_.*|show_time_cost|node_rank|base_gpu_id|gpu_id_step|(?:de)?tokenizer_worker_num|custom_sigquit_handler"
     r"|gc_warning_.*|kv_events_config|tokenizer_metrics_.*|uvicorn_.*|stat_loggers"
 )
-_GROUPS: Final[tuple[tuple[Group, re.Pattern[str]], ...]] = (
-    ("layers", re.compile(r".*(?:layers_to_capture|requested_layers|num_hidden_layers|hidden_size|aux_layers)")),
-    (
-        "speculative",
-        re.compile(
-            r"spec_.*|speculative_.*|decoupled_spec_.*|draft_(?:type|model)|enable_multi_layer_eagle|enable_draft_.*"
-            r"|method|num_speculative_tokens"
-        ),
-    ),
-    (
-        "chunking",
-        re.compile(r"chunked_prefill_size|enable_mixed_chunk|max_prefill_tokens|.*dynamic_chunking|prefill_.*"),
-    ),
-    (
-        "parallel",
-        re.compile(
-            r"(?:.*_)?(?:tp|dp|pp|ep|cp|dcp)_size|(?:tensor|pipeline|data)_parallel_size|nnodes|enable_dp_.*|disable_attn_tp_gather|.*_context_parallel"
-            r"|cp_strategy|load_balance_method|disaggregation_mode"
-        ),
-    ),
-    (
-        "precision",
-        re.compile(r"dtype|.*_dtype|quantization|.*_quantization|.*quant.*|torchao_config|.*fp32.*|.*tf32.*"),
-    ),
-    ("graphs", re.compile(r".*cuda_?graph.*|graphs_captured|enable_torch_compile|torch_compile_.*|.*_graph")),
-    (
-        "model",
-        re.compile(
-            r"model|version|model_.*|tokenizer_path|tokenizer_mode|revision|context_length|json_model_override_args|load_format"
-            r"|trust_remote_code|target_type|.*_override_.*"
-        ),
-    ),
-    ("kernels", re.compile(r".*_backend|.*_runner_.*|.*_fusion|disable_custom_all_reduce|.*deterministic.*")),
-    (
-        "memory",
-        re.compile(
-            r"mem_fraction_static|max_.*|page_size|kv_tokens|.*radix.*|schedule_.*|.*overlap.*|swa_.*|.*hicache.*"
-            r"|.*hierarchical_cache|cpu_offload_gb"
-        ),
-    ),
-)
-_ORDER: Final[dict[Group, int]] = {
-    **{group: at for at, (group, _) in enumerate(_GROUPS)},
-    "other": len(_GROUPS),
-    "harmless": len(_GROUPS) + 1,
+# What an argument is about, in the order in which a reader wants it, by the names it takes; the first that fits wins.
+_GROUPS: Final = {
+    "layers": r".*(?:layers_to_capture|requested_layers|num_hidden_layers|hidden_size|aux_layers)",
+    "speculative": r"spec_.*|speculative_.*|decoupled_spec_.*|draft_(?:type|model)|enable_multi_layer_eagle"
+    r"|enable_draft_.*|method|num_speculative_tokens",
+    "chunking": r"chunked_prefill_size|enable_mixed_chunk|max_prefill_tokens|.*dynamic_chunking|prefill_.*",
+    "parallel": r"(?:.*_)?(?:tp|dp|pp|ep|cp|dcp)_size|(?:tensor|pipeline|data)_parallel_size|nnodes|enable_dp_.*"
+    r"|disable_attn_tp_gather|.*_context_parallel|cp_strategy|load_balance_method|disaggregation_mode",
+    "precision": r"dtype|.*_dtype|quantization|.*_quantization|.*quant.*|torchao_config|.*fp32.*|.*tf32.*",
+    "graphs": r".*cuda_?graph.*|graphs_captured|enable_torch_compile|torch_compile_.*|.*_graph",
+    "model": r"model|version|model_.*|tokenizer_path|tokenizer_mode|revision|context_length|json_model_override_args"
+    r"|load_format|trust_remote_code|target_type|.*_override_.*",
+    "kernels": r".*_backend|.*_runner_.*|.*_fusion|disable_custom_all_reduce|.*deterministic.*",
+    "memory": r"mem_fraction_static|max_.*|page_size|kv_tokens|.*radix.*|schedule_.*|.*overlap.*|swa_.*|.*hicache.*"
+    r"|.*hierarchical_cache|cpu_offload_gb",
+    "other": r".*",
+    "harmless": r".*",
 }
 # Within a group, these first.
 _FIRST = (
-    "layers_to_capture",
-    "requested_layers",
-    "speculative_algorithm",
-    "speculative_num_steps",
-    "speculative_eagle_topk",
-    "speculative_num_draft_tokens",
-    "method",
-    "num_speculative_tokens",
-    "spec_version",
-    "draft_type",
-    "speculative_draft_model_path",
-    "chunked_prefill_size",
-    "tp_size",
-    "dp_size",
-    "pp_size",
-    "ep_size",
-    "dtype",
-    "quantization",
-    "target_quant",
-    "draft_quant",
-    "disable_cuda_graph",
-    "version",
-    "target_type",
-    "model_path",
-)
+    "layers_to_capture", "requested_layers", "speculative_algorithm", "speculative_num_steps", "speculative_eagle_topk",
+    "speculative_num_draft_tokens", "method", "num_speculative_tokens", "spec_version", "draft_type",
+    "speculative_draft_model_path", "chunked_prefill_size", "tp_size", "dp_size", "pp_size", "ep_size", "dtype",
+    "quantization", "target_quant", "draft_quant", "disable_cuda_graph", "version", "target_type", "model_path",
+)  # fmt: skip
 # What start-up lines tell besides arguments: a log whose start is lost tells nothing of them.
 DERIVED: Final = frozenset(
     {
@@ -117,9 +55,7 @@ DERIVED: Final = frozenset(
     }
 )  # fmt: skip
 # The groups whose arguments are shown without being asked for.
-SHOWN: Final[frozenset[Group]] = frozenset(
-    {"layers", "speculative", "chunking", "parallel", "precision", "graphs", "model"}
-)
+SHOWN: Final = frozenset({"layers", "speculative", "chunking", "parallel", "precision", "graphs", "model"})
 _SECRET = re.compile(r".*(?:api_key|password|secret)")
 _OFF: tuple[Any, ...] = (None, False, "", 0, "auto", "none", "null", "None", "default", "{}", [], {})
 
@@ -153,24 +89,21 @@ class Difference:
     key: str
     a: Any
     b: Any
-    group: Group
+    group: str
     matters: bool
     reason: str | None = None
 
 
-def group_of(key: str) -> Group:
+def group_of(key: str) -> str:
     """Return what an argument is about, from its name."""
     if _HARMLESS.fullmatch(key):
         return "harmless"
-    for group, pattern in _GROUPS:
-        if pattern.fullmatch(key):
-            return group
-    return "other"
+    return next(group for group, pattern in _GROUPS.items() if re.fullmatch(pattern, key))
 
 
 def order_of(key: str) -> tuple[int, int, str]:
     """Return where an argument stands among others: what matters most comes first."""
-    return (_ORDER[group_of(key)], _FIRST.index(key) if key in _FIRST else len(_FIRST), key)
+    return (list(_GROUPS).index(group_of(key)), _FIRST.index(key) if key in _FIRST else len(_FIRST), key)
 
 
 def is_off(value: Any) -> bool:
@@ -201,10 +134,8 @@ def differences(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[Difference]:
     out = []
     for key in {*a, *b}:
         one, other = a.get(key, NOT_PRINTED), b.get(key, NOT_PRINTED)
-        if type(one) is type(other) and one == other:
-            continue
         # 1 and 1.0 are one value, True and 1 are not.
-        if not isinstance(one, bool) and not isinstance(other, bool) and one == other:
+        if one == other and isinstance(one, bool) is isinstance(other, bool):
             continue
         group = group_of(key)
         reason = _reason(key, group, one, other)
@@ -213,7 +144,7 @@ def differences(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[Difference]:
     return out
 
 
-def _reason(key: str, group: Group, one: Any, other: Any) -> str | None:
+def _reason(key: str, group: str, one: Any, other: Any) -> str | None:
     """Return why a difference does not matter, None where it does."""
     if group == "harmless":
         return "changes neither what is captured nor what is accepted"

@@ -28,7 +28,7 @@ from logscope.queries.arguments import (
     without_secrets,
 )
 from logscope.queries.clock import Clock, writer_label
-from logscope.queries.tables import add
+from logscope.queries.tables import add, columns
 from logscope.queries.words import and_list, count, whole_numbers
 from logscope.report import Column, Line, Report, Table, plain
 from logscope.versions import DRAFT_CLASS
@@ -54,8 +54,21 @@ _HEARD = (*_STARTUP, *_ENGINE, "server_args", "capture_plan")
 _OTHER_METHODS = re.compile(r"speculative_(ngram|dflash|lookahead)_.*")
 # Drafts that come in the target's own checkpoint, and so in its quantisation.
 _SAME_CHECKPOINT = re.compile(r"MTP|NextN", re.IGNORECASE)
-_FROM_PLAN = {"requested": "requested_layers", "layers_to_capture": "layers_to_capture"}
-_FROM_PLAN |= {"num_hidden_layers": "num_hidden_layers", "hidden_size": "hidden_size"}
+_FROM_PLAN = {
+    "requested": "requested_layers", "layers_to_capture": "layers_to_capture",
+    "num_hidden_layers": "num_hidden_layers", "hidden_size": "hidden_size",
+}  # fmt: skip
+# The arguments that decide most, in words; of several sizes the one that is printed.
+_DECIDE = {
+    "speculative_num_steps": "{} steps", "speculative_eagle_topk": "topk {}",
+    "speculative_num_draft_tokens": "{} draft tokens", "num_speculative_tokens": "{} draft tokens",
+}  # fmt: skip
+_SIZES = {
+    "TP": ("tp_size", "tensor_parallel_size"), "DP": ("dp_size", "data_parallel_size"),
+    "PP": ("pp_size", "pipeline_parallel_size"),
+}  # fmt: skip
+_ARGUMENTS = columns("file segment=run> group argument! value!")
+_STARTED = columns("file segment=run> what! value! processes! seconds> memory>GB line>")
 # Lines of a run that are looked at for its first time.
 _FIRST_TIME = 64
 # Sides that are listed one by one where they differ.
@@ -94,9 +107,9 @@ class Life:
         return self.segment.server_args or self.engine
 
     @property
-    def args_cut(self) -> bool:
-        """Whether a line of arguments is cut."""
-        return any(not line.usable for line in self.args)
+    def where(self) -> dict[str, Any]:
+        """What names it in the row of a table."""
+        return {"file": self.segment.file, "segment": self.segment.number}
 
     @property
     def place(self) -> Place:
@@ -114,6 +127,18 @@ class Life:
                 draft = seen[start.process] > 1 or DRAFT_CLASS.search(name) is not None
                 out.append(("draft" if draft else "target", start))
         return out
+
+    def caches(self) -> list[Start]:
+        """Return what was said of KV caches."""
+        return [start for start in self.starts if start.event in ("kv_cache", "kv_cache_size")]
+
+    def graphs(self, event: str) -> dict[str, list[Start]]:
+        """Return the lines about the capture of each kind of graph."""
+        found: dict[str, list[Start]] = {}
+        for start in self.starts:
+            if start.event.startswith(event):
+                found.setdefault(str(start.fields.get("what", "")).strip() or "target", []).append(start)
+        return found
 
     def seconds_to_ready(self) -> float | None:
         """Return the time from the first printed line to the ready line, None where a time is missing."""
@@ -148,24 +173,20 @@ class Config:
         """Return what a batch says of set-up."""
         part = {(one.file, one.number): Life(one) for one in tables.segments}
         server = tables.server.with_row_index("row")
-        for key, life in part.items():
-            mine = server.filter((pl.col("segment") == key[1]) & (pl.col("file") == tables.files.index(key[0])))
-            times = (tables.prefixes[number].time for number in mine["prefix"].head(_FIRST_TIME).to_list())
-            life.first = next((time for time in times if time is not None), None)
+        firsts = server.group_by("file", "segment").head(_FIRST_TIME).sort("row").select("file", "segment", "prefix")
+        for file, segment, prefix in firsts.iter_rows():
+            if life := part.get((tables.files[file], segment)):
+                life.first = life.first or tables.prefixes[prefix].time
+        names = ("file", "segment", "line", "prefix", "event", "row")
         heard = server.filter((pl.col("kind") == "event") & pl.col("event").is_in(list(_HEARD)))
-        for row, file, segment, line, prefix, event in heard.select(
-            "row", "file", "segment", "line", "prefix", "event"
-        ).iter_rows():
-            payload, mark = tables.payload(row), tables.prefixes[prefix]
-            place = Place(tables.files[file], line)
-            start = Start(event, writer_label(mark), place, mark.time, payload.fields, payload.usable)
-            if (place.file, segment) in part:
-                _hear(part[place.file, segment], start)
+        for file, segment, line, prefix, event, row in heard.select(names).iter_rows():
+            payload, mark, place = tables.payload(row), tables.prefixes[prefix], Place(tables.files[file], line)
+            if life := part.get((place.file, segment)):
+                _hear(life, Start(event, writer_label(mark), place, mark.time, payload.fields, payload.usable))
         plans = tables.records.filter(pl.col("event") == "capture_plan")
         for file, segment, head in plans.select("file", "segment", "head").iter_rows():
-            if (tables.files[file], segment) in part:
-                known = part[tables.files[file], segment]
-                known.plan = known.plan or tables.heads[head].fields
+            if life := part.get((tables.files[file], segment)):
+                life.plan = life.plan or tables.heads[head].fields
         return part
 
     def combine(self, parts: Sequence[Part]) -> Part:
@@ -187,7 +208,6 @@ class Config:
         if len(sides) > 1:
             self._differences(sides, report)
         self._arguments(lives, report)
-        self._startup(lives, report)
         report.facts["runs"] = [_fact(life) for life in lives]
         self._screen(report, context)
         return report
@@ -196,114 +216,93 @@ class Config:
         rows, hidden = [], 0
         for life in lives:
             args = life.server_args
-            for key in sorted(args, key=order_of):
-                if self.every or _worth_showing(key, args[key], args):
-                    where = {"file": life.segment.file, "segment": life.segment.number}
-                    rows.append({**where, "group": group_of(key), "argument": key, "value": shown(key, args[key])})
-                else:
-                    hidden += 1
-            if args and life.args_cut:
+            known = [key for key in sorted(args, key=order_of) if self.every or _worth_showing(key, args)]
+            hidden += len(args) - len(known)
+            rows += [
+                {**life.where, "group": group_of(key), "argument": key, "value": shown(key, args[key])} for key in known
+            ]
+            if args and any(not line.usable for line in life.args):
                 report.notes.append(
                     f"the server_args line at {life.place} is cut: only its complete arguments are known"
                 )
             for line in life.args:
-                if line.place.line == life.segment.server_args_line:
-                    continue
-                found = [difference for difference in differences(args, line.fields) if difference.matters]
-                same = "the same arguments" if not found else f"other arguments: {_names(found)}"
-                report.notes.append(f"{line.process or 'another process'} prints {same} at {line.place}")
+                if line.place.line != life.segment.server_args_line:
+                    found = [difference.key for difference in differences(args, line.fields) if difference.matters]
+                    names = ", ".join(found[:8]) + ", ..." * (len(found) > 8)
+                    same = f"other arguments: {names}" if found else "the same arguments"
+                    report.notes.append(f"{line.process or 'another process'} prints {same} at {line.place}")
             report.notes += _traps(life)
         # The speculative group first; where two lives are shown, life by life.
         rows.sort(key=lambda row: (row["file"], row["segment"], row["group"] != "speculative"))
-        columns = [Column("file"), Column("segment", "run", "right"), Column("group"), Column("argument", always=True)]
-        add(report, "arguments", [*columns, Column("value", always=True)], rows, "server arguments")
+        add(report, "arguments", _ARGUMENTS, rows, "server arguments")
         if hidden:
-            report.notes.append(
-                f"{count(hidden, 'argument')} not shown: at a default or without influence here; --all shows them, "
-                "JSON has all"
-            )
-
-    def _startup(self, lives: list[Life], report: Report) -> None:
-        rows = [row for life in lives for row in _start_rows(life)]
-        columns = [
-            Column("file"), Column("segment", "run", "right"), Column("what", always=True),
-            Column("value", always=True), Column("processes"), Column("seconds", align="right"),
-            Column("memory", align="right", unit="GB"), Column("line", align="right"),
-        ]  # fmt: skip
-        add(report, "startup", columns, rows, "what start-up adds")
+            why = "at a default or without influence here; --all shows them, JSON has all"
+            report.notes.append(f"{count(hidden, 'argument')} not shown: {why}")
+        add(report, "startup", _STARTED, [row for life in lives for row in _start_rows(life)], "what start-up adds")
         for life in lives:
             if life.left_out:
                 report.notes.append(f"{count(life.left_out, 'start-up line')} of {life.place} are not listed")
 
     def _differences(self, sides: list[Life], report: Report) -> None:
         rows: list[dict[str, Any]] = []
-        different = unimportant = 0
+        unimportant = 0
         apart: dict[str, list[str]] = {}
+        # The shortest names that tell the sides apart.
+        one_each = len({life.segment.file for life in sides}) == len(sides)
+        names = [
+            life.segment.file if one_each else f"run {life.segment.number} (line {life.place.line})" for life in sides
+        ]
         pairs, alike = _pairs(sides)
         for one, other in pairs:
-            found = differences(settings(one), settings(other))
-            mattering = [difference.key for difference in found if difference.matters]
-            different += len(mattering)
-            if mattering:
-                apart[_side(other, sides)] = mattering
+            a, b = sides[one], sides[other]
+            found = differences(settings(a), settings(b))
+            if mattering := [difference.key for difference in found if difference.matters]:
+                apart[names[other]] = mattering
             else:
-                report.notes.append(
-                    f"nothing that matters differs between {_side(one, sides)} and {_side(other, sides)}"
-                )
+                report.notes.append(f"nothing that matters differs between {names[one]} and {names[other]}")
             for difference in found:
                 if not difference.matters and not self.every and NOT_PRINTED in (difference.a, difference.b):
                     unimportant += 1
                     continue
-                where = {"a_where": str(one.place), "b_where": str(other.place)}
-                values = {"a": shown(difference.key, difference.a), "b": shown(difference.key, difference.b)}
+                place = {"a_where": str(a.place), "b_where": str(b.place)}
+                values = {side: shown(difference.key, getattr(difference, side)) for side in "ab"}
                 told = {"argument": difference.key, "group": difference.group, **values}
-                rows.append({**where, **told, "matters": difference.matters, "reason": difference.reason})
+                rows.append({**place, **told, "matters": difference.matters, "reason": difference.reason})
+        different = sum(map(len, apart.values()))
         report.facts["differences_that_matter"] = different
         two = len(sides) == 2
-        titles = [f"{name}: {_side(side, sides)}" if two else name for name, side in zip("AB", sides, strict=False)]
-        columns = [
-            *([] if two else [Column("a_where", "A"), Column("b_where", "B")]), Column("argument", always=True),
-            Column("a", titles[0], always=True), Column("b", titles[1], always=True), Column("matters"),
-            Column("reason", "why not"),
-        ]  # fmt: skip
-        add(report, "differences", columns, rows, "differences, what matters first")
+        heads = [f"{side}: {name}" if two else side for side, name in zip("AB", names, strict=False)]
+        shown_ = columns("argument!" if two else "a_where=A b_where=B argument!")
+        shown_ += [Column(name, head, always=True) for name, head in zip("ab", heads, strict=True)]
+        shown_ += columns("matters reason=why_not")
+        add(report, "differences", shown_, rows, "differences, what matters first")
         if unimportant:
-            report.notes.append(
-                f"{count(unimportant, 'argument')} printed on one side only, off or of no interest there; "
-                "--all lists them"
-            )
+            why = "printed on one side only, off or of no interest there; --all lists them"
+            report.notes.append(f"{count(unimportant, 'argument')} {why}")
         if two:
-            words = "nothing that matters differs" if not different else f"{count(different, 'difference')} that matter"
-            words = "1 difference that matters" if different == 1 else words
-            named = f": {', '.join(apart[_side(sides[1], sides)][:6])}" if different else ""
-            report.headline = f"{words} between {_side(sides[0], sides)} and {_side(sides[1], sides)}{named}"
+            words = count(different, "difference that matters", "differences that matter")
+            said = f": {', '.join(apart[names[1]][:6])}" if different else ""
+            said = f"{words if different else 'nothing that matters differs'} between {names[0]} and {names[1]}{said}"
+            report.headline = said
         elif alike is not None:
-            named = "; ".join(f"{name} ({', '.join(keys[:3])})" for name, keys in list(apart.items())[:_FEW])
-            report.headline = f"{alike} of {count(len(sides), 'server')} are configured alike" + (
-                f"; {len(apart)} differ: {named}" if apart else ""
-            )
+            said = "; ".join(f"{name} ({', '.join(keys[:3])})" for name, keys in list(apart.items())[:_FEW])
+            more = f"; {len(apart)} differ: {said}" if apart else ""
+            report.headline = f"{alike} of {count(len(sides), 'server')} are configured alike{more}"
 
     def _screen(self, report: Report, context: Context) -> None:
         """Set the first screen: what differs, worst first, or the arguments that decide; then what to know."""
-        report.screen = [report.headline, ""]
-        rows = (
-            [row for row in report.tables["differences"].rows if row["matters"]]
-            if "differences" in report.tables
-            else []
-        )
-        if rows:
-            columns = [
-                column for column in report.tables["differences"].columns if column.name not in ("matters", "reason")
-            ]
-            report.screen.append(Table(columns, rows))
-        elif "arguments" in report.tables:
-            columns = [column for column in report.tables["arguments"].columns if column.name != "group"]
-            report.screen.append(Table(columns, report.tables["arguments"].rows))
-        if "startup" in report.tables and not rows:
-            listed = [(row["what"], row["value"]) for row in report.tables["startup"].rows[:6]]
-            report.screen += ["", Line(None, "start-up", f"{len(report.tables['startup'].rows)} facts", list(listed))]
-        trap = [note for note in report.notes if note.startswith("the draft")]
-        report.screen += [Line("warning", note) for note in trap]
+        report.screen, tables = [report.headline, ""], report.tables
+        different = tables.get("differences", Table([]))
+        rows = [row for row in different.rows if row["matters"]]
+        told = different if rows else tables.get("arguments")
+        if told is not None:
+            kept = [column for column in told.columns if column.name not in ("matters", "reason", "group")]
+            report.screen.append(Table(kept, rows or told.rows))
+        if "startup" in tables and not rows:
+            started = tables["startup"].rows
+            listed: list[Any] = [(row["what"], row["value"]) for row in started[:6]]
+            report.screen += ["", Line(None, "start-up", f"{len(started)} facts", listed)]
+        report.screen += [Line("warning", note) for note in report.notes if note.startswith("the draft")]
         report.next = context.command("check")
 
 
@@ -330,12 +329,10 @@ def settings(life: Life) -> dict[str, Any]:
         for what in ("type", "quant", "dtype") if start.usable else ():
             if what in start.fields:
                 out.setdefault(f"{role}_{what}", start.fields[what])
-    tokens = [start.fields.get("tokens") for start in life.starts if start.event in ("kv_cache", "kv_cache_size")]
-    known = [value for value in tokens if isinstance(value, int)]
-    if known:
+    tokens = [start.fields.get("tokens") for start in life.caches()]
+    if known := [value for value in tokens if isinstance(value, int)]:
         out["kv_tokens"] = max(known)
-    graphs = {_graph_name(start) for start in life.starts if start.event.startswith("graph_capture_")}
-    if graphs:
+    if graphs := life.graphs("graph_capture_"):
         out["graphs_captured"] = sorted(graphs)
     return out
 
@@ -370,50 +367,40 @@ def _earlier(one: Start | None, other: Start | None) -> Start | None:
     return next((start for start in (one, other) if start is not None and start.event == "ready"), one or other)
 
 
-def _pairs(sides: list[Life]) -> tuple[Iterator[tuple[Life, Life]], int | None]:
+def _pairs(sides: list[Life]) -> tuple[Iterator[tuple[int, int]], int | None]:
     """Return the pairs to compare, and how many of many files are configured as most are.
 
     Lives of one file are compared in order, two files with each other, many with the set-up that most of them have.
     """
     if len(sides) == 2 or len({life.segment.file for life in sides}) == 1:
-        return pairwise(sides), None
-
-    def kind(life: Life) -> str:
-        told = settings(life).items()
-        return json.dumps(sorted((key, str(plain(value))) for key, value in told if group_of(key) != "harmless"))
-
-    kinds = [kind(life) for life in sides]
+        return pairwise(range(len(sides))), None
+    kinds = []
+    for life in sides:
+        told = {key: str(plain(value)) for key, value in settings(life).items() if group_of(key) != "harmless"}
+        kinds.append(json.dumps(told, sort_keys=True))
     usual, alike = Counter(kinds).most_common(1)[0]
-    reference = sides[kinds.index(usual)]
-    return iter([(reference, life) for life, one in zip(sides, kinds, strict=True) if one != usual]), alike
+    return ((kinds.index(usual), at) for at, one in enumerate(kinds) if one != usual), alike
 
 
 def _traps(life: Life) -> Iterator[str]:
     """Yield what does not fit between target and draft of one run, where that is known to cost acceptance."""
     known = settings(life)
-    target, draft = known.get("target_quant"), known.get("draft_quant")
-    if (
-        not is_off(target)
-        and "draft_quant" in known
-        and is_off(draft)
-        and _SAME_CHECKPOINT.search(str(known.get("draft_type")))
-    ):
+    target, draft = (known.get(f"{role}_quant", NOT_PRINTED) for role in ("target", "draft"))
+    loose = target is not NOT_PRINTED and not is_off(target) and draft is not NOT_PRINTED and is_off(draft)
+    if loose and _SAME_CHECKPOINT.search(str(known.get("draft_type"))):
         yield (
             f"the draft of {life.place} is loaded without the quantization of its checkpoint: quant {draft} against "
             f"{target} of the target"
         )
 
 
-def _worth_showing(key: str, value: Any, args: dict[str, Any]) -> bool:
+def _worth_showing(key: str, args: dict[str, Any]) -> bool:
     """Tell whether an argument is shown without being asked for."""
     group = group_of(key)
-    if group not in SHOWN:
-        return False
     if group == "speculative":
         method = _OTHER_METHODS.fullmatch(key)
-        used = str(args.get("speculative_algorithm", "")).lower()
-        return method is None or method[1] in used
-    return not is_off(value)
+        return method is None or method[1] in str(args.get("speculative_algorithm", "")).lower()
+    return group in SHOWN and not is_off(args[key])
 
 
 def _headline(lives: list[Life]) -> str:
@@ -421,72 +408,52 @@ def _headline(lives: list[Life]) -> str:
         return "no line of the log says how the server was configured"
     if len(lives) == 1:
         return _summary(lives[0])
-    more = "; ..." if len(lives) > 3 else ""
-    return f"{count(len(lives), 'run')}: {'; '.join(_summary(life) for life in lives[:3])}{more}"
+    said = "; ".join([*map(_summary, lives[:3]), *["..."] * (len(lives) > 3)])
+    return f"{count(len(lives), 'run')}: {said}"
 
 
 def _summary(life: Life) -> str:
     """Return the settings that decide most, in one phrase."""
-    args = life.server_args
+    args, seconds = life.server_args, life.seconds_to_ready()
     if not args:
         return f"no server_args line (run {life.segment.number}); only start-up lines tell of the set-up"
     algorithm = args.get("speculative_algorithm") or args.get("method")
     parts = [str(algorithm) if algorithm else "no speculation"]
-    for key, words in (
-        ("speculative_num_steps", "{} steps"),
-        ("speculative_eagle_topk", "topk {}"),
-        ("speculative_num_draft_tokens", "{} draft tokens"),
-        ("num_speculative_tokens", "{} draft tokens"),
-    ):
-        if algorithm and args.get(key) is not None:
-            parts.append(words.format(args[key]))
-    for key, longer, word in (
-        ("tp_size", "tensor_parallel_size", "TP"),
-        ("dp_size", "data_parallel_size", "DP"),
-        ("pp_size", "pipeline_parallel_size", "PP"),
-    ):
+    if algorithm:
+        parts += [words.format(args[key]) for key, words in _DECIDE.items() if args.get(key) is not None]
+    for word, (key, longer) in _SIZES.items():
         size = args.get(key, args.get(longer))
-        if isinstance(size, int) and size > 1:
-            parts.append(f"{word} {size}")
-    if args.get("disable_cuda_graph") is True:
-        parts.append("CUDA graphs off")
-    if life.engine and "version" in args:
-        parts.append(f"vLLM {args['version']}")
-    seconds = life.seconds_to_ready()
-    if seconds is not None:
-        parts.append(f"ready after {seconds:.0f} s")
-    return ", ".join(parts)
+        parts += [f"{word} {size}"] if isinstance(size, int) and size > 1 else []
+    parts += ["CUDA graphs off"] if args.get("disable_cuda_graph") is True else []
+    parts += [f"vLLM {args['version']}"] if life.engine and "version" in args else []
+    return ", ".join([*parts, *([] if seconds is None else [f"ready after {seconds:.0f} s"])])
 
 
 def _start_rows(life: Life) -> list[dict[str, Any]]:
     """Return what start-up adds, equal lines of several ranks in one row."""
     grouped: dict[tuple[str, str], list[Start]] = {}
     for role, start in life.loads():
-        name = str(start.fields.get("type") or "type not printed")
-        quant = start.fields.get("quant")
-        extra = [f"quant {quant}"] if quant not in (None, "None") else []
-        extra += [str(start.fields["dtype"])] if "dtype" in start.fields else []
-        grouped.setdefault((f"{role} loaded", ", ".join([name, *extra])), []).append(start)
+        said, quant = start.fields, start.fields.get("quant")
+        words = [str(said.get("type") or "type not printed"), f"quant {quant}" if quant not in (None, "None") else None]
+        words.append(str(said["dtype"]) if "dtype" in said else None)
+        grouped.setdefault((f"{role} loaded", ", ".join(filter(None, words))), []).append(start)
     pools: Counter[str] = Counter()
-    ended = {_graph_name(start) for start in life.starts if start.event == "graph_capture_end"}
+    for start in life.caches():
+        label = str(start.fields.get("label", "")).lower()
+        pools[start.process] += not label
+        # Pools with a name are the target's, one beside the other (Full, SWA), but for the one named so.
+        role = "draft" if label == "draft" or (not label and pools[start.process] > 1) else "target"
+        what = f"KV cache of the {role}" + (f" ({label})" if label not in ("", "draft") else "")
+        grouped.setdefault((what, _pool_words(start.fields)), []).append(start)
     for start in life.starts:
-        if start.event in ("kv_cache", "kv_cache_size"):
-            label = str(start.fields.get("label", "")).lower()
-            pools[start.process] += not label
-            # Pools with a name are the target's, one beside the other (Full, SWA), but for the one named so.
-            role = "draft" if label == "draft" or (not label and pools[start.process] > 1) else "target"
-            what = f"KV cache of the {role}" + (f" ({label})" if label not in ("", "draft") else "")
-            grouped.setdefault((what, _pool_words(start.fields)), []).append(start)
         if start.event == "capture_plan" and (layers := whole_numbers(start.fields.get("layers_to_capture"))):
             source = start.fields["source"]
             why = "a default: the draft's config names none" if source == "model" else f"from the {source}"
             grouped.setdefault(("captured layers", f"{', '.join(map(str, layers))} ({why})"), []).append(start)
-    for event in ("graph_capture_end", "graph_capture_begin"):
-        for start in life.starts:
-            name = _graph_name(start)
-            if start.event == event and (event == "graph_capture_end" or name not in ended):
-                value = name if event == "graph_capture_end" else f"{name}, begun and not ended"
-                grouped.setdefault(("graph capture", value), []).append(start)
+    ended = life.graphs("graph_capture_end")
+    begun = {name: starts for name, starts in life.graphs("graph_capture_begin").items() if name not in ended}
+    grouped |= {("graph capture", name): starts for name, starts in ended.items()}
+    grouped |= {("graph capture", f"{name}, begun and not ended"): starts for name, starts in begun.items()}
     rows = [_start_row(life, what, value, starts) for (what, value), starts in grouped.items()]
     if life.ready is not None:
         row = _start_row(life, "ready", life.ready.time or "time not printed", [life.ready])
@@ -499,11 +466,9 @@ def _start_row(life: Life, what: str, value: str, starts: list[Start]) -> dict[s
         known = [start.fields.get(key) for start in starts]
         return max((number for number in known if isinstance(number, (int, float))), default=None)
 
-    return {
-        "file": life.segment.file, "segment": life.segment.number, "what": what, "value": value,
-        "processes": and_list([start.process for start in starts if start.process]), "seconds": most("elapsed"),
-        "memory": most("mem_usage"), "line": starts[0].place.line,
-    }  # fmt: skip
+    processes = and_list([start.process for start in starts if start.process])
+    told = {"what": what, "value": value, "processes": processes, "seconds": most("elapsed")}
+    return {**life.where, **told, "memory": most("mem_usage"), "line": starts[0].place.line}
 
 
 def _pool_words(fields: dict[str, Any]) -> str:
@@ -517,31 +482,15 @@ def _pool_words(fields: dict[str, Any]) -> str:
     return ", ".join(parts) or "size not printed"
 
 
-def _graph_name(start: Start) -> str:
-    return str(start.fields.get("what", "")).strip() or "target"
-
-
-def _side(life: Life, sides: list[Life]) -> str:
-    """Return the shortest name that tells a side from the others."""
-    if len({one.segment.file for one in sides}) == len(sides):
-        return life.segment.file
-    return f"run {life.segment.number} (line {life.place.line})"
-
-
-def _names(found: list[Difference]) -> str:
-    return ", ".join(difference.key for difference in found[:8]) + (", ..." if len(found) > 8 else "")
-
-
 def _fact(life: Life) -> dict[str, Any]:
     """Return a life whole, as JSON holds it."""
     args = life.server_args
     return {
-        "file": life.segment.file,
-        "segment": life.segment.number,
+        **life.where,
         "line": life.segment.server_args_line or life.engine_line,
         "server_args": without_secrets(args),
         "derived": {key: value for key, value in settings(life).items() if key not in args},
         "seconds_to_ready": life.seconds_to_ready(),
         "ready_line": life.segment.ready_line,
-        "complete": not life.args_cut,
+        "complete": all(line.usable for line in life.args),
     }
