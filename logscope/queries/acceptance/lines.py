@@ -14,7 +14,7 @@ from __future__ import annotations
 import copy
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import polars as pl
 
@@ -45,7 +45,7 @@ _KNOWN = {
     "running_req", "token", "token_usage", "accept_len", "accept_rate", "gen_throughput", "queue_req", "units", "iter",
     "repeated", "spec tokens", "spec rounds",
 }  # fmt: skip
-_EXACT = {"spec rounds", "repeated", "iter", "units"}
+_EXACT = {"spec rounds", "iter", "units"}
 _MOST_FIELDS = 200
 
 WHO = ("file", "segment", "server", "origin", "engine")
@@ -95,25 +95,25 @@ class Server(NamedTuple):
     server: str
 
 
+@dataclass(slots=True)
 class Places:
-    """Counts places and remembers the first few of them."""
+    """Counts places and remembers the first few of them, and which processes printed there where that is asked."""
 
-    __slots__ = ("count", "first")
+    count: int = 0
+    first: list[Place] = field(default_factory=list)
+    names: set[str] = field(default_factory=set)
 
-    def __init__(self) -> None:
-        self.count = 0
-        self.first: list[Place] = []
-
-    def add(self, places: Iterable[tuple[str, int]], number_: int | None = None) -> Places:
-        """Take places in order, ``number_`` of them where these are only the first."""
+    def add(self, places: Iterable[tuple[str, int]], more: int = 0) -> Self:
+        """Take places in order, and so many more that are only counted."""
         named = [Place(file, line) for file, line in places]
-        self.count += len(named) if number_ is None else number_
+        self.count += len(named) + more
         self.first += named[: NAMED - len(self.first)]
         return self
 
-    def merge(self, other: Places) -> None:
+    def merge(self, other: Self) -> None:
         """Take those of a later part."""
-        self.add(((place.file, place.line) for place in other.first), other.count)
+        self.add(((place.file, place.line) for place in other.first), other.count - len(other.first))
+        self.names |= other.names
 
     def fact(self) -> dict[str, Any]:
         """Return the count and the first places as JSON holds them."""
@@ -129,21 +129,17 @@ class Places:
 
 
 @dataclass(slots=True)
-class Switches:
-    """Switches of the draft length of one process: how often, from when to when, and the averages they followed."""
+class Switches(Places):
+    """Switches of the draft length of one process: from when to when, and the averages they followed."""
 
-    places: Places = field(default_factory=Places)
-    first: str | None = None
-    last: str | None = None
+    times: list[str] = field(default_factory=list)
     averages: list[float] = field(default_factory=list)
 
-    def merge(self, other: Switches) -> None:
+    def merge(self, other: Self) -> None:
         """Take those of a later part."""
-        self.places.merge(other.places)
-        self.first = self.first or other.first
-        self.last = other.last or self.last
-        found = self.averages + other.averages
-        self.averages = [min(found), max(found)] if found else []
+        Places.merge(self, other)
+        times, averages = self.times + other.times, self.averages + other.averages
+        self.times, self.averages = times[:1] + times[1:][-1:], [min(averages), max(averages)] if averages else []
 
 
 @dataclass(slots=True)
@@ -158,7 +154,7 @@ class Lines:
     """
 
     segments: dict[tuple[str, int], Segment] = field(default_factory=dict)
-    raw: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=RAW))
+    raw: pl.DataFrame = field(default_factory=RAW.to_frame)
     metrics: list[dict[str, Any]] = field(default_factory=list)
     settled: list[pl.DataFrame] = field(default_factory=list)
     state: State = field(default_factory=lambda: State())  # noqa: PLW0108 - it stands below
@@ -167,7 +163,6 @@ class Lines:
     counts: dict[str, Places] = field(default_factory=dict)
     readings: dict[str, Places] = field(default_factory=dict)
     warnings: dict[tuple[str, int, str], Places] = field(default_factory=dict)
-    warners: dict[tuple[str, int, str], set[str]] = field(default_factory=dict)
     switches: dict[Key, Switches] = field(default_factory=dict)
     totals: dict[Key, list[Any]] = field(default_factory=dict)
     violations: list[dict[str, Any]] = field(default_factory=list)
@@ -180,9 +175,21 @@ class Lines:
     # the year of the first time that prints none, as the user says
     year: int | None = None
 
-    def note(self, what: str, places: Iterable[tuple[str, int]], number_: int | None = None) -> None:
-        """Count places under a name."""
-        self.counts.setdefault(what, Places()).add(places, number_)
+    def note(self, what: str, rows: pl.DataFrame) -> None:
+        """Count lines under a name."""
+        if rows.height:
+            named = rows.select("file", "line").head(NAMED).rows()
+            self.counts.setdefault(what, Places()).add(named, rows.height - len(named))
+
+    def one(self, what: str, file: str, line: int) -> None:
+        """Count a line under a name."""
+        self.counts.setdefault(what, Places()).add([(file, line)])
+
+    def repeat(self, file: str, line: int, fields: dict[str, Any]) -> None:
+        """Count the lines that Ray hid behind this one."""
+        if times := number(fields.get("repeated")):
+            self.one("repeated", file, line)
+            self.repeated += int(times)
 
     def merge(self, other: Lines) -> None:
         """Add a later part."""
@@ -199,8 +206,6 @@ class Lines:
                 mine.setdefault(key, type(value)()).merge(value)
         for name in ("verifies", "fields", "graphs"):
             getattr(self, name).update(getattr(other, name))
-        for warned, names in other.warners.items():
-            self.warners.setdefault(warned, set()).update(names)
         for key, (first, last, lines) in other.totals.items():
             before = self.totals.get(key)
             self.totals[key] = [first, last, lines] if before is None else [before[0], last, before[2] + lines]
@@ -215,17 +220,16 @@ class Lines:
     def settle(self) -> None:
         """Give the rows that are not settled yet their weights and times, and join neighbours where there are many."""
         rows = settle(self)
-        self.settled = (
-            [thinned(pl.concat([*self.settled, rows], how="diagonal_relaxed"))] if rows.height else self.settled
-        )
-        self.raw, self.metrics = pl.DataFrame(schema=RAW), []
+        if rows.height:
+            self.settled = [thinned(pl.concat([*self.settled, rows], how="diagonal_relaxed"))]
+        self.raw, self.metrics = RAW.to_frame(), []
 
 
 @dataclass(slots=True)
 class State:
     """What settling goes on from: the last row of every process, clocks, ranges of rates, lines that wait."""
 
-    tail: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=RAW))
+    tail: pl.DataFrame = field(default_factory=RAW.to_frame)
     clocks: dict[str, Clock] = field(default_factory=dict)
     rates: dict[Server, RateRanges] = field(default_factory=dict)
     engines: dict[Any, dict[str, Any]] = field(default_factory=dict)
@@ -248,7 +252,12 @@ def gather(tables: Tables, below: float | None = None, above: float | None = Non
     heard = tables.server.filter((pl.col("kind") == "event") & pl.col("event").is_in([*_BULK, *_SINGLE]))
     if not heard.height:
         return out
-    heard = _named(tables, heard)
+    # Who printed each line, its own time, and whether its values count.
+    heard = heard.drop("time").join(writers(tables, heard["prefix"]), on="prefix", maintain_order="left")
+    heard = heard.with_columns(
+        file=pl.Series(tables.files).gather(heard["file"]), engine=pl.lit(None, pl.String),
+        usable=pl.col("intact").is_in(["whole", "partial"]),
+    )  # fmt: skip
     bulk = heard.filter(pl.col("event").is_in(_BULK))
     if bulk.height:
         _bulk(tables, out, bulk, below, above)
@@ -258,139 +267,86 @@ def gather(tables: Tables, below: float | None = None, above: float | None = Non
     return out
 
 
-def _named(tables: Tables, heard: pl.DataFrame) -> pl.DataFrame:
-    """Add who printed each line, its own time, and whether its values count."""
-    return (
-        heard.drop("time")
-        .join(writers(tables, heard["prefix"]), on="prefix", maintain_order="left")
-        .with_columns(
-            file=pl.Series(tables.files).gather(heard["file"]),
-            engine=pl.lit(None, pl.String),
-            usable=pl.col("intact").is_in(["whole", "partial"]),
-        )
-    )
-
-
-def _places(rows: pl.DataFrame) -> Any:
-    return rows.select("file", "line").head(NAMED).iter_rows()
-
-
 def _bulk(tables: Tables, out: Lines, rows: pl.DataFrame, below: float | None, above: float | None) -> None:
     """Take the lines that SGLang prints by the thousand: decode and prefill statistics."""
-    damaged = rows.filter(~pl.col("usable"))
-    if damaged.height:
-        out.note("damaged", _places(damaged), damaged.height)
+    out.note("damaged", rows.filter(~pl.col("usable")))
     rows = rows.filter("usable")
-    decodes = pl.col("event") == "decode_stats"
-    cached, special = _fields(tables, out, rows)
-    rows = rows.select(
-        *WHO, "line", "time",
-        stat=decodes,
-        old=pl.lit(False),
-        length="accept_len", rate="accept_rate", running=pl.col("running").cast(pl.Float64),
-        context=pl.when(decodes).then(pl.col("token").cast(pl.Float64)), usage="token_usage",
-        throughput="gen_throughput", iteration=pl.col("iteration").cast(pl.Float64),
-        cached=cached,
-        prefills=pl.when(~decodes & cached.is_not_null()).then(1.0),
-        queue=pl.col("queue").cast(pl.Float64),
+    stat, cached = pl.col("event") == "decode_stats", pl.col("cached").is_not_null()
+    sane = {
+        "rate": pl.col("accept_rate"), "running": pl.col("running").cast(pl.Float64),
+        "throughput": pl.col("gen_throughput"), "context": pl.when(stat).then(pl.col("token").cast(pl.Float64)),
+        "usage": pl.coalesce("said_usage", "token_usage"),
+    }  # fmt: skip
+    rows = rows.hstack(_fields(tables, out, rows)).select(
+        *WHO, "line", "time", "cached", "verifies", pl.col("queue").cast(pl.Float64), stat=stat,
+        old=pl.lit(value=False), length=pl.coalesce("said_length", "accept_len"),
+        iteration=pl.coalesce("said_iteration", "iteration"), prefills=pl.when(~stat & cached).then(1.0),
+        **{name: pl.when(value.is_between(0, 1e15, closed="left")).then(value) for name, value in sane.items()},
     )  # fmt: skip
-    for name, values in special.items():
-        rows = rows.with_columns(
-            pl.coalesce(pl.Series(name, values, pl.Float64), pl.col(name) if name in rows.columns else None).alias(name)
-        )
-    sane = ("length", "rate", "running", "context", "usage", "throughput")
-    rows = rows.with_columns(
-        pl.when(pl.col(name).is_between(0, 1e15, closed="left")).then(pl.col(name))
-        if name != "length"
-        else pl.col(name)
-        for name in sane
-    )
-    full = rows.filter(pl.col("stat") & (pl.col("usage") >= 0.995)).head(1)
-    for row in full.iter_rows(named=True):
+    stats = rows.filter("stat")
+    for row in stats.filter(pl.col("usage") >= _FULL_RATE).head(1).iter_rows(named=True):
         out.full = (Place(row["file"], row["line"]), row["usage"], row["queue"])
     # nan and 0.00: nothing was verified, which is neither zero acceptance nor full.
-    idle = pl.col("stat") & (pl.col("length").is_nan() | (pl.col("length") <= 0))
-    noted = {"without verifies": idle, "without accept len": pl.col("stat") & pl.col("length").is_null()}
-    if below is not None:
-        noted["below"] = pl.col("stat") & ~idle & (pl.col("length") < below)
-    if above is not None:
-        noted["above"] = pl.col("stat") & ~idle & (pl.col("rate") > above)
-    for what, where in noted.items():
-        found = rows.filter(where.fill_null(False))
-        if found.height:
-            out.note(what, _places(found), found.height)
-    out.raw = _grouped(pl.concat([out.raw, rows.filter(~idle.fill_null(False)).drop("queue")], how="diagonal_relaxed"))
+    length = pl.col("length")
+    idle = (length.is_nan() | (length <= 0)).fill_null(value=False)
+    out.note("without verifies", stats.filter(idle))
+    out.note("without accept len", stats.filter(length.is_null()))
+    out.note("below", stats.filter(~idle & (length < below)) if below is not None else stats.clear())
+    out.note("above", stats.filter(~idle & (pl.col("rate") > above)) if above is not None else stats.clear())
+    kept = rows.filter(~(pl.col("stat") & idle)).drop("queue")
+    out.raw = _grouped(pl.concat([out.raw, kept], how="diagonal_relaxed"))
 
 
-def _fields(tables: Tables, out: Lines, rows: pl.DataFrame) -> tuple[pl.Series, dict[str, list[float | None]]]:
-    """Note what lines print besides the known fields; return cached tokens, and the values that few lines print."""
-    cached: list[float | None] = []
-    special: dict[str, list[float | None]] = {}
+def _fields(tables: Tables, out: Lines, rows: pl.DataFrame) -> pl.DataFrame:
+    """Note what lines print besides the known fields; return what the table of server lines has no column for.
+
+    Columns: cached (tokens of a prefill); exact counts of a fork (said_length, verifies), said_iteration, said_usage
+    where it is printed in percent.
+    """
+    names = ("cached", "said_length", "verifies", "said_iteration", "said_usage")
+    told: dict[str, list[float | None]] = {name: [None] * rows.height for name in names}
     kinds: Counter[tuple[str, ...]] = Counter()
-    graphs: Counter[tuple[str, str]] = Counter()
     rare: dict[tuple[str, ...], list[str]] = {}
     for at, (said, event, file, line) in enumerate(rows.select("said", "event", "file", "line").iter_rows()):
         fields = tables.saying(said).fields
+        if "repeated" in fields:
+            out.repeat(file, line, fields)
         if event == "prefill_stats":
-            cached.append(number(fields.get("cached_token")))
-            if "repeated" in fields:
-                _repeated(out, file, line, fields)
+            told["cached"][at] = number(fields.get("cached_token"))
             continue
-        cached.append(None)
-        names = tuple(fields)
-        kinds[names] += 1
-        if names not in rare:
-            rare[names] = [name for name in names if name in _EXACT or name.endswith("graph")]
-        for name in rare[names]:
+        kind = tuple(fields)
+        kinds[kind] += 1
+        if kind not in rare:
+            rare[kind] = [name for name in kind if name in _EXACT or name.endswith("graph")]
+        for name in rare[kind]:
             if name.endswith("graph"):
-                graphs[name, str(fields[name])] += 1
-            elif name == "repeated":
-                _repeated(out, file, line, fields)
-            for column, value in _special(name, fields).items():
-                special.setdefault(column, [None] * rows.height)[at] = value
-    for (name, kind), times in graphs.items():
-        out.graphs[name.replace("_", " "), kind] += times
-    for names, times in kinds.items():
-        for name in set(names) - _KNOWN:
+                out.graphs[name.replace("_", " "), str(fields[name])] += 1
+            elif name == "iter":
+                told["said_iteration"][at] = number(fields[name])
+            elif name == "spec rounds":
+                tokens, rounds = number(fields.get("spec tokens")), number(fields[name])
+                if tokens is not None and rounds:
+                    told["said_length"][at], told["verifies"][at] = tokens / rounds, rounds
+            elif "token_usage" in fields[name]:
+                told["said_usage"][at] = share(fields, "token_usage")
+    for kind, times in kinds.items():
+        for name in set(kind) - _KNOWN:
             if not name.endswith("graph") and (name in out.fields or len(out.fields) < _MOST_FIELDS):
                 out.fields[name] += times
-    return pl.Series("cached", cached, pl.Float64), special
-
-
-def _special(name: str, fields: dict[str, Any]) -> dict[str, float | None]:
-    """Return what a rare field of a decode line says: exact counts of a fork, the iteration, a usage in percent."""
-    if name == "iter":
-        return {"iteration": number(fields[name])}
-    if name == "spec rounds":
-        tokens, rounds = number(fields.get("spec tokens")), number(fields[name])
-        return {"length": tokens / rounds, "verifies": rounds} if tokens is not None and rounds else {}
-    return {"usage": share(fields, "token_usage")} if name == "units" and "token_usage" in fields[name] else {}
-
-
-def _repeated(out: Lines, file: str, line: int, fields: dict[str, Any]) -> None:
-    times = number(fields.get("repeated"))
-    if times:
-        out.note("repeated", [(file, line)])
-        out.repeated += int(times)
+    return pl.DataFrame(told, schema=dict.fromkeys(names, pl.Float64))
 
 
 def _grouped(rows: pl.DataFrame) -> pl.DataFrame:
     """Give every statistics line what its process printed since the one before it; the rest stays behind the last."""
-    who = list(WHO)
-    rows = (
-        rows.with_columns(pl.col("cached", "prefills", "switches").fill_null(0.0))
-        if "switches" in rows.columns
-        else rows
-    )
-    rows = rows.with_columns(turn=(pl.col("stat").cum_sum() - pl.col("stat").cast(pl.UInt32)).over(who))
+    who, summed, kept = list(WHO), ("cached", "prefills", "switches"), ("tokens", "steps")
+    turn = (pl.col("stat").cum_sum() - pl.col("stat").cast(pl.UInt32)).over(who)
+    rows = rows.with_columns(pl.col(summed).fill_null(0.0), turn=turn)
     if rows["stat"].all():
         return rows.select(*RAW)
     made = rows.group_by(*who, "turn", maintain_order=True).agg(
-        pl.col("cached", "prefills", "switches").sum(),
-        pl.col("top").max(),
-        pl.col("tokens", "steps").drop_nulls().last(),
-        pl.exclude("cached", "prefills", "switches", "top", "tokens", "steps").last(),
-    )
+        pl.col(summed).sum(), pl.col("top").max(), pl.col(kept).drop_nulls().last(),
+        pl.exclude(*summed, "top", *kept).last(),
+    )  # fmt: skip
     return made.select(*RAW)
 
 
@@ -400,62 +356,53 @@ def _row(row: dict[str, Any], **more: Any) -> dict[str, Any]:
 
 def _metrics(out: Lines, row: dict[str, Any], fields: dict[str, Any]) -> None:
     """Take a line that counts draft tokens."""
-    found = read(row["event"], fields)
+    found, place = read(row["event"], fields), (row["file"], row["line"])
     if found is None:
         return
-    place = [(row["file"], row["line"])]
     if not row["usable"]:
-        out.note("damaged", place)
+        out.one("damaged", *place)
         return
-    _repeated(out, row["file"], row["line"], fields)
-    if found.no_drafts:
-        out.note("no drafts", place)
-    if found.without_bonus:
-        out.note("without bonus", place)
+    out.repeat(*place, fields)
+    for name, holds in (
+        ("no drafts", found.no_drafts), ("without bonus", found.without_bonus), ("violations", found.violations)
+    ):  # fmt: skip
+        if holds:
+            out.one(name, *place)
     if found.reading is not None:
-        out.readings.setdefault(found.reading, Places()).add(place)
-    if found.violations:
-        out.note("violations", place)
-        out.violations += [{"where": f"{row['file']}:{row['line']}", "violation": one} for one in found.violations]
-    out.metrics.append(
-        _row(
-            row, event="" if found.no_drafts else row["event"], length=found.length, verifies=found.verifies,
-            accepted=found.accepted, drafted=found.drafted, k=found.draft_tokens, positions=found.positions,
-            reached=found.reached,
-        )
-    )  # fmt: skip
+        out.readings.setdefault(found.reading, Places()).add([place])
+    out.violations += [{"where": "{}:{}".format(*place), "violation": one} for one in found.violations]
+    told = {
+        name: getattr(found, name) for name in ("length", "verifies", "accepted", "drafted", "positions", "reached")
+    }
+    out.metrics.append(_row(row, event="" if found.no_drafts else row["event"], k=found.draft_tokens, **told))
 
 
 def _engine(out: Lines, row: dict[str, Any], fields: dict[str, Any]) -> None:
     """Take an engine's line of vLLM: it waits for the metrics line behind it."""
     name, several = fields.get("engine"), number(fields.get("engines"))
-    if not row["usable"] or (name is None and several is None):
-        return
-    made = _row(row, event="engine_stats", name=f"{several:.0f} engines" if name is None else str(name))
-    made |= {"running": number(fields.get("running")), "usage": share(fields, "kv_cache_usage")}
-    out.metrics.append(made | {"throughput": number(fields.get("avg_generation_throughput"))})
+    if row["usable"] and (name is not None or several is not None):
+        made = _row(row, event="engine_stats", name=f"{several:.0f} engines" if name is None else str(name))
+        made |= {"running": number(fields.get("running")), "usage": share(fields, "kv_cache_usage")}
+        out.metrics.append(made | {"throughput": number(fields.get("avg_generation_throughput"))})
 
 
 def _statistics(out: Lines, row: dict[str, Any], fields: dict[str, Any]) -> None:
     """Take a cumulative line of llama.cpp: its difference to the one before speaks for the request between them."""
     counts = [number(fields.get(name)) for name in ("accepted", "drafted", "calls_accept")]
     if row["usable"] and None not in counts:
-        made = _row(row, event="llamacpp_statistics", name=str(fields.get("speculator")), counts=counts)
-        out.metrics.append(made)
+        out.metrics.append(_row(row, event="llamacpp_statistics", name=str(fields.get("speculator")), counts=counts))
 
 
 def _cumulative(out: Lines, row: dict[str, Any], fields: dict[str, Any]) -> None:
     """Take a line of vLLM V0, which counts since the start: the first and the last of a process are kept."""
     if not row["usable"]:
-        out.note("damaged", [(row["file"], row["line"])])
+        out.one("damaged", row["file"], row["line"])
         return
-    names = ("accepted", "drafted", "emitted")
-    said = {"line": row["line"]} | {name: number(fields.get(name)) for name in names}
+    said = {"line": row["line"]} | {name: number(fields.get(name)) for name in ("accepted", "drafted", "emitted")}
     said |= {"k": number(fields.get("speculative_tokens")), "rate": share(fields, "draft_acceptance_rate")}
     said["system_efficiency"] = share(fields, "system_efficiency")
-    key = Key(*(row[name] for name in WHO))
-    before = out.totals.get(key)
-    out.totals[key] = [said, said, 1] if before is None else [before[0], said, before[2] + 1]
+    known = out.totals.setdefault(Key(*(row[name] for name in WHO)), [said, said, 0])
+    known[1:] = [said, known[2] + 1]
 
 
 def _ready(out: Lines, row: dict[str, Any], fields: dict[str, Any]) -> None:  # noqa: ARG001 - one of a kind
@@ -464,28 +411,28 @@ def _ready(out: Lines, row: dict[str, Any], fields: dict[str, Any]) -> None:  # 
 
 
 def _warning(out: Lines, row: dict[str, Any], fields: dict[str, Any]) -> None:  # noqa: ARG001 - one of a kind
-    key = (row["file"], row["segment"], row["event"])
-    out.warnings.setdefault(key, Places()).add([(row["file"], row["line"])])
-    out.warners.setdefault(key, set()).add(row["origin"])
+    known = out.warnings.setdefault((row["file"], row["segment"], row["event"]), Places())
+    known.add([(row["file"], row["line"])]).names.add(row["origin"])
 
 
 def _switch(out: Lines, row: dict[str, Any], fields: dict[str, Any]) -> None:
     """Take a switch of the draft length, or the average that it follows."""
-    known = out.switches.setdefault(Key(*(row[name] for name in WHO)), Switches())
+    known, place = out.switches.setdefault(Key(*(row[name] for name in WHO)), Switches()), (row["file"], row["line"])
     average = number(fields.get("ema_accept_len"))
-    if average is not None:
-        known.merge(Switches(averages=[average]))
-    if row["event"] != "adaptive_switch":
-        return
-    known.merge(Switches(Places().add([(row["file"], row["line"])]), row["time"], row["time"]))
-    out.note("switches", [(row["file"], row["line"])])
-    tokens = [number(fields.get(f"draft_tokens_{side}")) for side in ("from", "to")]
-    made = _row(row, switches=1.0, top=max((one for one in tokens if one is not None), default=None), tokens=tokens[1])
-    out.metrics.append(made | {"event": "", "stat": False, "steps": number(fields.get("steps_to"))})
+    said = Switches(averages=[] if average is None else [average])
+    if row["event"] == "adaptive_switch":
+        said.add([place])
+        said.times = [row["time"]] if row["time"] else []
+        out.one("switches", *place)
+        tokens = [number(fields.get(f"draft_tokens_{side}")) for side in ("from", "to")]
+        most = max((one for one in tokens if one is not None), default=None)
+        steps = number(fields.get("steps_to"))
+        out.metrics.append(_row(row, event="", switches=1.0, top=most, tokens=tokens[1], steps=steps) | {"stat": False})
+    known.merge(said)
 
 
 def _retract(out: Lines, row: dict[str, Any], fields: dict[str, Any]) -> None:  # noqa: ARG001 - one of a kind
-    out.note("retractions", [(row["file"], row["line"])])
+    out.one("retractions", row["file"], row["line"])
 
 
 _BULK = ("decode_stats", "prefill_stats")
@@ -505,130 +452,95 @@ def settle(lines: Lines) -> pl.DataFrame:
     rounds, ``open`` how many of its lines print neither, ``weighted`` verifies x length (V + A where both are printed).
     """
     state = lines.state = copy.deepcopy(lines.state)
-    metrics = (
-        pl.DataFrame(_told(state, lines.metrics), schema=RAW, orient="row") if lines.metrics else lines.raw.clear()
-    )
+    metrics = pl.DataFrame(_told(state, lines.metrics), schema=RAW, orient="row") if lines.metrics else RAW.to_frame()
     raw = _shared(pl.concat([state.tail, lines.raw, metrics]))
     if not raw.height:
         return pl.DataFrame()
     files = raw["file"].unique(maintain_order=True)
     place = pl.col("file").replace_strict(files, range(len(files)), return_dtype=pl.Int32)
     raw = _grouped(raw.sort(place, "line", maintain_order=True)).sort(place, "line", maintain_order=True)
-    who, server = list(WHO), list(WHO[:3])
+    who = list(WHO)
     raw = raw.with_columns(pl.col("tokens", "steps").forward_fill().over(who))
     ends = pl.col("stat") & (pl.col("stat").cum_sum().over(who) == pl.col("stat").sum().over(who))
     state.tail = raw.filter(ends | ~pl.col("stat")).with_columns(old=pl.col("stat"))
     rows = raw.filter("stat").join(_settings(lines), on=["file", "segment"], how="left", maintain_order="left")
     if not rows.height:
         return pl.DataFrame()
-    before = {name: pl.col(name).shift().over(who) for name in ("running", "iteration", "context")}
-    requests = pl.col("running").fill_null(1.0)
-    requests = (
-        pl.when(pl.col("running").is_null() | before["running"].is_null())
-        .then(requests)
-        .otherwise((requests + before["running"]) / 2)
-    )
-    passed = pl.col("iteration") - before["iteration"] - pl.col("prefills")
-    one = pl.col("running").is_null() | (pl.col("running") == 0)
-    counted = pl.col("drafted").is_not_null()
+    running, length, verifies = pl.col("running"), pl.col("length"), pl.col("verifies")
+    ran, iteration, context = (pl.col(name).shift().over(who) for name in ("running", "iteration", "context"))
+    # The mean of the numbers printed at both ends of the interval.
+    requests = pl.coalesce((running + ran) / 2, running, 1.0)
+    counted, known = pl.col("drafted").is_not_null(), length.is_not_null()
+    passed = pl.col("iteration") - iteration - pl.col("prefills")
+    shared = pl.when(~counted & (running > 0)).then(verifies / running).otherwise(verifies)
+    alike = (pl.col("prefills") == 0) & (running > 0) & (running == ran) & (pl.col("context") > context)
     rows = rows.with_columns(
-        shown=pl.when(pl.col("verifies").is_not_null())
-        .then(pl.when(one | counted).then(pl.col("verifies")).otherwise(pl.col("verifies") / pl.col("running")))
-        .when(passed > 0)
-        .then(passed),
+        shown=pl.coalesce(shared, pl.when(passed > 0).then(passed)),
         requests=pl.when(requests == 0).then(1.0).otherwise(requests),
         tokens=pl.coalesce("tokens", "settled_tokens"),
         steps=pl.coalesce("steps", "settled_steps"),
-        growth=pl.when(
-            (pl.col("prefills") == 0)
-            & (pl.col("running") > 0)
-            & (pl.col("running") == before["running"])
-            & (pl.col("context") > before["context"])
-            & pl.col("verifies").is_null()
-        ).then((pl.col("context") - before["context"]) / (pl.col("running") * pl.col("length"))),
+        growth=pl.when(alike & verifies.is_null()).then((pl.col("context") - context) / (running * length)),
     ).filter(~pl.col("old"))
-    rows = _ready_only(lines, rows)
-    rows = _timed(lines, rows)
-    counted, known = pl.col("drafted").is_not_null(), pl.col("length").is_not_null()
-    limit = (
-        pl.when(pl.col("k").is_not_null())
-        .then(pl.col("k") + 1)
-        .otherwise(pl.min_horizontal("tokens", pl.col("steps") + 1) + pl.col("bonus") - 1)
-    )
+    rows = _timed(lines, _ready_only(lines, rows))
+    limit = pl.coalesce(pl.col("k") + 1, pl.min_horizontal("tokens", pl.col("steps") + 1) + pl.col("bonus") - 1)
     weight = pl.coalesce(
-        "verifies",
+        verifies,
         pl.when(~counted).then(pl.coalesce("shown", "interval") * pl.col("requests")),
         pl.when(pl.col("accepted").is_null() | (pl.col("accepted") == 0)).then(1.0),
     )
+    total = (pl.col("rate") >= _FULL_RATE).fill_null(value=False)
+    total |= ((limit > 1) & (length >= limit - _HALF_DIGIT - 1e-9)).fill_null(value=False)
     rows = rows.with_columns(
         weight=pl.when(known).then(weight).otherwise(0.0).fill_null(0.0),
-        limit=limit,
-        full=known
-        & (pl.col("switches") == 0)
-        & (
-            (pl.col("rate") >= _FULL_RATE).fill_null(False)
-            | ((limit > 1) & (pl.col("length") >= limit - _HALF_DIGIT - 1e-9)).fill_null(False)
-        ),
-        drafting=known & (pl.col("steps") != 0).fill_null(True),
+        full=known & (pl.col("switches") == 0) & total,
+        drafting=known & (pl.col("steps") != 0).fill_null(value=True),
+        rate=pl.when(pl.col("switches") == 0).then(pl.col("rate")),
     )
-    _rates(state, rows.filter(known & pl.col("rate").is_not_null() & (pl.col("switches") == 0)), server)
+    _rates(state, rows.filter(known & pl.col("rate").is_not_null()))
     _positions(state, rows)
-    off = rows.filter(known & ~pl.col("drafting"))
-    if off.height:
-        lines.note("drafting off", _places(off), off.height)
-    length = pl.col("length")
-    told = pl.when(known).then(1.0).otherwise(0.0)
-    tokens = length * pl.max_horizontal(pl.col("running").fill_null(1.0), pl.when(pl.col("running") == 0).then(1.0))
-    speed = pl.col("throughput").is_not_null() & known
-    step = pl.when((pl.col("throughput") > 0) & (pl.col("running") > 0)).then(
-        pl.col("running") * length / pl.col("throughput")
+    lines.note("drafting off", rows.filter(known & ~pl.col("drafting")))
+    speed, drafting, rated = (
+        pl.col("throughput").is_not_null() & known,
+        pl.col("drafting"),
+        pl.col("rate").is_not_null(),
     )
-    rate = pl.when(pl.col("switches") == 0).then(pl.col("rate"))
+    step = pl.when((pl.col("throughput") > 0) & (running > 0)).then(running * length / pl.col("throughput"))
+    tokens, paced = length * running.fill_null(1.0), speed & step.is_not_null()
+    exact = counted & verifies.is_not_null() & pl.col("accepted").is_not_null()
+    emitted = pl.when(exact).then(pl.col("weight") + pl.col("accepted")).otherwise(pl.col("weight") * length)
 
-    def summed(name: str, value: pl.Expr, where: pl.Expr) -> dict[str, pl.Expr]:
-        there = where & value.is_not_null()
-        return {name: pl.when(there).then(value).otherwise(0.0), f"{name}_lines": there.cast(pl.Float64)}
+    # One token accepted in ten thousand verifies prints 1.00: where tokens are counted, the count says it.
+    nothing = pl.coalesce(pl.col("accepted") == 0, length <= pl.col("bonus") + _HALF_DIGIT)
+
+    def where(holds: pl.Expr, value: Any) -> pl.Expr:
+        """Return a value where something holds and it is printed, else 0."""
+        return pl.when(holds).then(value).otherwise(0.0).fill_null(0.0)
+
+    def summed(name: str, value: pl.Expr, holds: pl.Expr = known) -> dict[str, pl.Expr]:
+        return {name: where(holds, value), f"{name}_lines": (holds & value.is_not_null()).cast(pl.Float64)}
 
     return rows.select(
-        *WHO,
-        first="line", last="line", time="time", end_time="time", kind="kind", seconds="seconds", end_seconds="seconds",
-        growth=pl.when("drafting").then("growth"),
-        lines=pl.when(known | counted).then(1.0).otherwise(0.0),
-        lengths=told,
-        plain=length.fill_null(0.0),
-        plain_square=(length * length).fill_null(0.0),
-        rounds=pl.when(known).then(pl.coalesce("shown", "interval")).otherwise(0.0).fill_null(0.0),
-        open=pl.when(known & pl.col("shown").is_null() & ~counted).then(1.0).otherwise(0.0),
+        *WHO, "time", "kind", "seconds", first="line", last="line", end_time="time", end_seconds="seconds",
+        growth=pl.when(drafting).then("growth"),
+        lines=where(known | counted, 1.0), lengths=where(known, 1.0), plain=length.fill_null(0.0),
+        rounds=where(known, pl.coalesce("shown", "interval")),
+        open=where(known & pl.col("shown").is_null() & ~counted, 1.0),
         weight="weight",
-        weighted=pl.when(counted & pl.col("verifies").is_not_null() & pl.col("accepted").is_not_null())
-        .then(pl.col("weight") + pl.col("accepted"))
-        .otherwise(pl.col("weight") * length)
-        .fill_null(0.0),
-        smallest=length, largest=length,
-        ceiling=pl.col("full").cast(pl.Float64),
-        # One token accepted in ten thousand verifies prints 1.00: where tokens are counted, the count says it.
-        floor=(
-            pl.col("drafting")
-            & pl.coalesce(pl.col("accepted") == 0, length <= pl.col("bonus") + _HALF_DIGIT).fill_null(False)
-        ).cast(pl.Float64),
-        drafting=pl.col("drafting").cast(pl.Float64),
-        limit=pl.coalesce("limit", pl.lit(None, pl.Float64)),
-        switches=pl.col("switches").fill_null(0.0),
-        spanning=(pl.col("switches") > 0).fill_null(False).cast(pl.Float64),
+        weighted=emitted.fill_null(0.0),
+        smallest=length, largest=length, ceiling=pl.col("full").cast(pl.Float64),
+        floor=where(drafting & nothing, 1.0), drafting=drafting.cast(pl.Float64),
+        spanning=where(pl.col("switches") > 0, 1.0),
         accepted=pl.col("accepted").fill_null(0.0), drafted=pl.col("drafted").fill_null(0.0),
         steps_sum=pl.when(counted).then(pl.coalesce("k", "steps")).otherwise("steps").fill_null(0.0) * pl.col("weight"),
-        **summed("running", pl.col("running"), known), running_low=pl.when(known).then("running"),
-        running_high=pl.when(known).then("running"),
-        **summed("context", pl.col("context"), known), **summed("usage", pl.col("usage"), known),
-        cached=pl.when(known).then("cached").otherwise(0.0), prefills=pl.when(known).then("prefills").otherwise(0.0),
-        **summed("step", step, known),
-        speed_lines=speed.cast(pl.Float64),
-        speed_tokens=pl.when(speed & step.is_not_null()).then(tokens).otherwise(0.0),
-        speed_seconds=pl.when(speed & step.is_not_null()).then(tokens / pl.col("throughput")).otherwise(0.0),
+        **summed("running", running),
+        running_low=pl.when(known).then(running), running_high=pl.when(known).then(running),
+        **summed("context", pl.col("context")), **summed("usage", pl.col("usage")), **summed("step", step),
+        cached=where(known, pl.col("cached")), prefills=where(known, pl.col("prefills")),
+        speed_lines=speed.cast(pl.Float64), speed_tokens=where(paced, tokens),
+        speed_seconds=where(paced, tokens / pl.col("throughput")),
         slowest=pl.when(speed).then("throughput"), fastest=pl.when(speed).then("throughput"),
         **summed("throughput", pl.col("throughput"), ~counted),
-        rate=pl.when(rate.is_not_null()).then(rate * pl.col("weight")).otherwise(0.0),
-        rate_weight=pl.when(rate.is_not_null()).then("weight").otherwise(0.0),
+        rate=where(rated, pl.col("rate") * pl.col("weight")), rate_weight=where(rated, pl.col("weight")),
     )  # fmt: skip
 
 
@@ -656,26 +568,20 @@ def _told(state: State, metrics: Sequence[dict[str, Any]]) -> list[list[Any]]:
             state.engines[writer] = one | {"used": False}
             continue
         if event == "llamacpp_statistics":
-            speculator = (*writer, one.pop("name"))
-            counts = one.pop("counts")
-            zero = (0.0, 0.0, 0.0)
-            since = state.statistics.get(speculator, zero)
+            speculator, counts = (*writer, one.pop("name")), one.pop("counts")
+            since = state.statistics.get(speculator, (0.0, 0.0, 0.0))
             if any(now < then for now, then in zip(counts, since, strict=True)):
-                since = zero  # another start
+                since = (0.0, 0.0, 0.0)  # another start
             accepted, drafted, verifies = (now - then for now, then in zip(counts, since, strict=True))
             state.statistics[speculator] = tuple(counts)
             waiting = state.waiting.pop(writer, [])
             if not waiting and verifies:
-                one |= {"accepted": accepted, "drafted": drafted, "verifies": verifies}
+                one |= {"accepted": accepted, "drafted": drafted}
                 waiting = [one]
                 out.append(one)
-            if (
-                len(waiting) == 1
-                and waiting[0]["accepted"] == accepted
-                and waiting[0].get("length") is None
-                and verifies
-            ):
-                waiting[0] |= {"verifies": verifies, "length": 1 + accepted / verifies}
+            first = waiting[0] if len(waiting) == 1 and verifies else {}
+            if first.get("accepted") == accepted and first.get("length") is None:
+                first |= {"verifies": verifies, "length": 1 + accepted / verifies}
             continue
         if event == "llamacpp_acceptance":
             state.waiting.setdefault(writer, []).append(one)
@@ -727,30 +633,22 @@ def _steps_of(segment: Segment) -> int | None:
 
 def _settings(lines: Lines) -> pl.DataFrame:
     """Return what the settings of each run say of its lines."""
-    return pl.DataFrame(
-        [
-            (
-                file, ordinal, float(one.decode_log_interval or DEFAULT_ROUNDS), float(bonus_of(one)),
-                one.num_draft_tokens, _steps_of(one),
-            )
-            for (file, ordinal), one in lines.segments.items()
-        ],
-        schema={
-            "file": pl.String, "segment": pl.Int32, "interval": pl.Float64, "bonus": pl.Float64,
-            "settled_tokens": pl.Float64, "settled_steps": pl.Float64,
-        },
-        orient="row", strict=False,
-    )  # fmt: skip
+    numbers = dict.fromkeys(("interval", "bonus", "settled_tokens", "settled_steps"), pl.Float64)
+    told = [
+        (file, number_, one.decode_log_interval or DEFAULT_ROUNDS, bonus_of(one), one.num_draft_tokens, _steps_of(one))
+        for (file, number_), one in lines.segments.items()
+    ]
+    schema = {"file": pl.String, "segment": pl.Int32, **numbers}
+    return pl.DataFrame(told, schema=schema, orient="row", strict=False)
 
 
 def _ready_only(lines: Lines, rows: pl.DataFrame) -> pl.DataFrame:
     """Leave out what a server printed before it said that it is ready."""
     for server, line in lines.ready.items():
         mine = pl.all_horizontal(pl.col(name) == value for name, value in zip(WHO, server, strict=False))
-        early = rows.filter(mine & (pl.col("line") < line))
-        if early.height:
-            lines.note("of the warm-up", _places(early), early.height)
-            rows = rows.filter(~(mine & (pl.col("line") < line)))
+        early = mine & (pl.col("line") < line)
+        lines.note("of the warm-up", rows.filter(early))
+        rows = rows.filter(~early)
     return rows
 
 
@@ -780,18 +678,15 @@ def _timed(lines: Lines, rows: pl.DataFrame) -> pl.DataFrame:
         same = pl.col("kind").shift().over(who) == pl.col("kind")
         return same & (pl.col("seconds").shift().over(who) - pl.col("seconds") > least)
 
-    stepped = timed.filter(back(["file", "segment", "server"], _LATE) | back(["file", "segment", "origin"], 0.0))
-    for what, found in (
-        ("out of order", stepped),
-        *((kind, timed.filter(pl.col("kind") == kind)) for kind in ("no year", "no date")),
-    ):
-        if found.height:
-            lines.note(what, _places(found), found.height)
+    back_ = back(["file", "segment", "server"], _LATE) | back(["file", "segment", "origin"], 0.0)
+    lines.note("out of order", timed.filter(back_))
+    for kind in ("no year", "no date"):
+        lines.note(kind, timed.filter(pl.col("kind") == kind))
     return rows
 
 
-def _rates(state: State, rows: pl.DataFrame, server: list[str]) -> None:
-    for (file, segment, name), mine in rows.group_by(server, maintain_order=True):
+def _rates(state: State, rows: pl.DataFrame) -> None:
+    for (file, segment, name), mine in rows.group_by(WHO[:3], maintain_order=True):
         bonus = int(mine["bonus"].fill_null(1.0)[0])
         ranges = state.rates.setdefault(Server(file, segment, name), RateRanges(bonus))
         ranges.extend(*(mine[column].to_list() for column in ("line", "length", "rate", "weight")))
@@ -827,7 +722,7 @@ def thinned(rows: pl.DataFrame) -> pl.DataFrame:
         few = rows.join(over.select(who), on=who, how="anti", nulls_equal=True, maintain_order="left")
         many = many.with_columns(pair=pl.int_range(pl.len()).over(who) // 2)
         joined = many.group_by(*who, "pair", maintain_order=True).agg(
-            pl.col(*_FIRST).first(), pl.col(*_LAST).last(), pl.col(*_LEAST).min(), pl.col(*_MOST, "limit").max(),
-            pl.exclude(*_FIRST, *_LAST, *_LEAST, *_MOST, "limit").sum(),
+            pl.col(*_FIRST).first(), pl.col(*_LAST).last(), pl.col(*_LEAST).min(), pl.col(*_MOST).max(),
+            pl.exclude(*_FIRST, *_LAST, *_LEAST, *_MOST).sum(),
         )  # fmt: skip
         rows = pl.concat([few, joined.select(rows.columns)])

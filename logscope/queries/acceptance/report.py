@@ -14,7 +14,17 @@ import polars as pl
 
 from logscope.errors import UsageError
 from logscope.model import Finding, Place
-from logscope.queries.acceptance.lines import DEFAULT_ROUNDS, EXACT_LINES, WHO, Key, Lines, Places, Server, gather
+from logscope.queries.acceptance.lines import (
+    DEFAULT_ROUNDS,
+    EXACT_LINES,
+    WHO,
+    Key,
+    Lines,
+    Places,
+    Server,
+    Switches,
+    gather,
+)
 from logscope.queries.acceptance.series import DECLINE_ROUNDS, Acceptance, Decline, Level, Series, Stats, Stretch
 from logscope.queries.clock import Clock
 from logscope.queries.tables import add, columns, table, without_empty
@@ -472,7 +482,7 @@ class _Answer:
             where = (key.file, key.segment, event)
             places = self.lines.warnings.get(where)
             if places is not None and places.first[0].line <= until:
-                writers = len(self.lines.warners[where])
+                writers = len(places.names)
                 by = f" by {writers} processes" if writers > 1 else ""
                 parts.append(f"{words} was warned of {count(places.count, 'time')}{by}, first at {places.first[0]}")
         return f"; {and_list(parts)}" if parts else ""
@@ -565,27 +575,27 @@ class _Answer:
         for clock in self.lines.state.clocks.values():
             notes += [one for one in clock.assumptions() if one not in notes]
 
-    def _switched(self, key: Key, switched: Any) -> Iterator[str]:
+    def _switched(self, key: Key, switched: Switches) -> Iterator[str]:
         """Yield what is to be said of switches of the draft length: how many, how often, and whether they thrash."""
-        places = switched.places
-        if not places.count:
+        if not switched.count:
             return
         clock, often = Clock(self.asked.year), ""
-        first, last = (clock.read(time, 0) for time in (switched.first, switched.last))
-        if first is not None and last is not None and last.seconds > first.seconds:
-            apart = last.seconds - first.seconds + 1  # stamps of whole seconds
-            often = f", {60 * places.count / apart:.3g} a minute over {_duration(apart)}"
+        moments = [moment.seconds for time in switched.times if (moment := clock.read(time, 0))]
+        if len(moments) == 2 and moments[1] > moments[0]:
+            apart = moments[1] - moments[0] + 1  # stamps of whole seconds
+            often = f", {60 * switched.count / apart:.3g} a minute over {_duration(apart)}"
         averages = (
             f"; ema_accept_len {span(min(switched.averages), max(switched.averages), 'g')}" if switched.averages else ""
         )
+        times = f"{count(switched.count, 'time')}{_of(key.name)}"
         yield (
-            f"the number of draft tokens was switched {count(places.count, 'time')}{_of(key.name)} ({places}){often}"
-            f"{averages}: accept len and rate have another maximum after each"
+            f"the number of draft tokens was switched {times} ({switched}){often}{averages}: accept len and "
+            "rate have another maximum after each"
         )
         mine = [one.stats.sums for other, one in self.lengths.items() if other == key]
         mine = mine or [one.stats.sums for other, one in self.lengths.items() if other[:3] == key[:3]]
         spanning, lines = (sum(one[name] for one in mine) for name in ("spanning", "lengths"))
-        if places.count > max(1, lines / 2) and 2 * spanning > lines:
+        if switched.count > max(1, lines / 2) and 2 * spanning > lines:
             yield (
                 f"the controller of draft lengths thrashes{_of(key.name)}: {spanning:.0f} of"
                 f" {count(int(lines), 'interval')} span a switch; such an interval has no one maximum, and"

@@ -46,7 +46,7 @@ _EXTREMES = {
     "smallest": "min", "running_low": "min", "slowest": "min", "largest": "max", "running_high": "max",
     "fastest": "max",
 }  # fmt: skip
-_NOT_SUMMED = frozenset((*_EXTREMES, "growth", "limit", "seconds", "end_seconds"))
+_NOT_SUMMED = frozenset((*_EXTREMES, "growth", "seconds", "end_seconds"))
 # Means of rows: one sum over another.
 _MEANS = {
     "mean": ("weighted", "weight"), "rate": ("rate", "rate_weight"), "running": ("running", "running_lines"),
