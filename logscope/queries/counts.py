@@ -17,11 +17,7 @@ import polars as pl
 
 from logscope.model import CAPTURE_EVENTS, DURING, During, Payload, Place, Segment, num_aux
 from logscope.queries.clock import writer_label
-from logscope.queries.words import (
-    most_common,
-    source_name,
-    whole_numbers,
-)
+from logscope.queries.words import most_common, source_name, whole_numbers
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

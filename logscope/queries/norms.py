@@ -15,7 +15,7 @@ from logscope.queries.counts import RELATIVE, Bucket, Cell, Counts, cells_of, to
 from logscope.queries.lineage import Followed, Lineage
 from logscope.queries.rows import state_row
 from logscope.queries.setup import Sizes, hidden_sizes
-from logscope.queries.tables import TELLING, columns, table, without_empty
+from logscope.queries.tables import TELLING, add, columns, table, without_empty
 from logscope.queries.words import and_list, count, layer_list, most_common, percent, state_name
 from logscope.report import Context, Line, Report
 
@@ -51,19 +51,15 @@ class Norms(Summed):
         shown = without_empty(_NORMS, rows)
         title, caption = "rms = norm / sqrt(rows x width), while serving", f"Medians are within {100 * RELATIVE:g} %."
         report.tables["norms"] = table(shown, rows, title=title, caption=caption)
-        if joins := [_join_row(found) for found in lineage.joins.values()]:
-            title = "joined state against its captures"
-            report.tables["joins"] = table(without_empty(_JOINS, joins), joins, title=title)
-        if inputs := [_input_row(found) for found in lineage.inputs.values()]:
-            own = any(found.own and found.total("unknown") for found in lineage.inputs.values())
-            said = "A decode step reads a row of the draft's last output; only row 0 is printed." if own else None
-            title = "where the draft's input came from"
-            report.tables["lineage"] = table(without_empty(_LINEAGE, inputs), inputs, title=title, caption=said)
-        if others := _norm_rows(apart, sizes):
-            title = "in warm-up and graph capture (dummy input), counted nowhere above"
-            of_dummies = ("rms_min", "rms_max", "trend", "zero", "digest")
-            short = [column for column in without_empty(_NORMS, others) if column.name not in of_dummies]
-            report.tables["not_serving"] = table(short, others, title=title)
+        joins, inputs = ([*each.values()] for each in (lineage.joins, lineage.inputs))
+        add(report, "joins", _JOINS, list(map(_join_row, joins)), "joined state against its captures")
+        own = any(found.own and found.total("unknown") for found in inputs)
+        said = "A decode step reads a row of the draft's last output; only row 0 is printed." if own else None
+        add(report, "lineage", _LINEAGE, list(map(_input_row, inputs)), "where the draft's input came from", said)
+        title = "in warm-up and graph capture (dummy input), counted nowhere above"
+        of_dummies = ("rms_min", "rms_max", "trend", "zero", "digest")
+        short = [column for column in _NORMS if column.name not in of_dummies]
+        add(report, "not_serving", short, _norm_rows(apart, sizes), title)
         lines = state_lines(counts, serving or apart, lineage)
         derived = "norms of some records are computed from the printed mean and std: the norm is not printed"
         report.notes = [
@@ -89,25 +85,23 @@ class Norms(Summed):
 def _headline(counts: Counts, serving: Sequence[Bucket], apart: Sequence[Bucket], lineage: Lineage) -> str:
     if not serving and not apart:
         return "no forward pass is printed in this log, so there is no norm to show."
-    worst = _first_non_finite(serving or apart)
+    worst, facts = _first_non_finite(serving or apart), lineage_facts(lineage)
     finite = "all norms are finite"
     if worst is not None:
         bucket, cell = worst
-        place = bucket.place(cell.first("non_finite") or 0)
-        finite = f"{_named(bucket, cell)} is nan or inf first, at {place}"
+        finite = f"{_named(bucket, cell)} is nan or inf first, at {bucket.place(cell.first('non_finite') or 0)}"
     elif not any(cell.rms.bins for _, cell in cells_of(serving or apart)):
         finite = "no norm is printed"
     parts = [(worst is not None, finite)]
-    facts = lineage_facts(lineage)
-    checked, held = facts["joined_states"], facts["joined_states_hold"]
-    if checked:
+    if checked := facts["joined_states"]:
+        held = facts["joined_states_hold"]
         parts.append((held < checked, f"{held:,} of {count(checked, 'joined state')} have the norm of their captures"))
-    told, traced, since = facts["draft_inputs"], facts["draft_inputs_traced"], facts["not_traced_since"]
+    told, traced = facts["draft_inputs"], facts["draft_inputs_traced"]
     if told and all(found.explained for found in _read_from_target(lineage)):
         parts.append((False, f"the draft reads the state joined before it in {traced:,} of {count(told, 'pass')}"))
     elif told:
         not_traced = f"{told - traced:,} of {count(told, 'draft input')}"
-        parts.append((True, f"{not_traced} are not the state joined before them, since {since}"))
+        parts.append((True, f"{not_traced} are not the state joined before them, since {facts['not_traced_since']}"))
     parts += [(True, said) for said in _variant_notes(serving, _writers(counts, serving))[:1]]
     # What is wrong comes first.
     words = [said for _, said in sorted(parts, key=lambda part: not part[0])]
@@ -175,18 +169,18 @@ def state_lines(counts: Counts, buckets: Sequence[Bucket], lineage: Lineage) -> 
     """Return what is to be said first of states: whether the joins are right, what the draft reads, nan, ranks."""
     if not buckets:
         return []
-    total, writers = sum(found.total("norm") for found in lineage.joins.values()), _writers(counts, buckets)
-    joined = [Line("error", "joined", said) for said in _join_notes(lineage)]
-    if not joined and total:
-        joined = [Line("ok", "joined", f"the captures of its pass, by norm, in all {total:,}")]
-    elif not joined and lineage.joins:
-        joined = [Line("unknown", "joined", "no norm of a joined state and its captures is printed")]
-    values = [Line("error", "values", said) for said in _non_finite_notes(buckets)]
-    values += [Line("warning", "values", said) for said in _zero_notes(buckets)]
-    if not values and any(cell.rms.bins for _, cell in cells_of(buckets)):
-        values = [Line("ok", "values", "all finite, none zero")]
-    elif not values:
-        values = [Line("unknown", "values", "no norm is printed")]
+    writers = _writers(counts, buckets)
+    total = sum(found.total("norm") for found in lineage.joins.values())
+    printed = any(cell.rms.bins for _, cell in cells_of(buckets))
+    held = f"the captures of its pass, by norm, in all {total:,}"
+    joined = [Line("error", "joined", said) for said in _join_notes(lineage)] or (
+        [Line("ok", "joined", held) if total else
+         Line("unknown", "joined", "no norm of a joined state and its captures is printed")] * bool(lineage.joins)
+    )  # fmt: skip
+    values = [
+        *(Line("error", "values", said) for said in _non_finite_notes(buckets)),
+        *(Line("warning", "values", said) for said in _zero_notes(buckets)),
+    ] or [Line("ok", "values", "all finite, none zero") if printed else Line("unknown", "values", "no norm is printed")]
     ranks = [Line("error", "ranks", said) for said in _variant_notes(buckets, writers)]
     same = Line("ok", "ranks", "1 writer" if writers == 1 else f"{writers} writers print the same")
     lines = [*joined, *_reads_line(lineage), *values]

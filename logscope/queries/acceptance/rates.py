@@ -18,7 +18,7 @@ With topk 1, N = s + 1 and A is B; without the server's settings the two cannot 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import lru_cache, reduce
 from math import ceil, floor, fsum, inf
 from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 
@@ -123,23 +123,19 @@ def decide(readings: frozenset[Reading], steps: int | None = None, draft_tokens:
     if not readings:
         return Verdict("ambiguous", "no known definition")
     fitting = frozenset(reading for reading in readings if _fits(reading, steps, draft_tokens))
-    chosen = fitting or readings
-    contradicts = not fitting
+    chosen, contradicts = fitting or readings, not fitting
     rule = _rule(chosen)
     with_bonus = {reading.divisor for reading in chosen if not reading.left_out}
     without = {reading.divisor for reading in chosen if reading.left_out}
     if with_bonus and without:
         return Verdict("ambiguous", rule, None, contradicts)
     if without:
-        implied = without.pop() + 1 if len(without) == 1 else None
         name: Definition = "D" if any(reading.left_out == UNO_BONUS for reading in chosen) else "C"
-        return Verdict(name, rule, implied, contradicts)
-    divisor = next(iter(with_bonus)) if len(with_bonus) == 1 else None
-    if divisor is not None and not contradicts and steps is not None and draft_tokens is not None:
-        if divisor != draft_tokens:
-            return Verdict("A", rule, draft_tokens)
-        if divisor != steps + 1:
-            return Verdict("B", rule, draft_tokens)
+        return Verdict(name, rule, without.pop() + 1 if len(without) == 1 else None, contradicts)
+    divisor = with_bonus.pop() if len(with_bonus) == 1 else None
+    known = divisor is not None and not contradicts and draft_tokens is not None
+    if known and steps is not None and {divisor} != {draft_tokens, steps + 1}:
+        return Verdict("A" if divisor != draft_tokens else "B", rule, draft_tokens)
     return Verdict("A|B", rule, divisor, contradicts)
 
 
@@ -182,14 +178,13 @@ class RateRange:
     smallest: float = inf
     largest: float = -inf
 
-    def take(self, line: int, rate: float, weight: float) -> None:
-        """Add one line's rate."""
-        self.last_line = line
-        self.lines += 1
-        self.weight += weight
-        self.weighted += weight * rate
-        self.smallest = min(self.smallest, rate)
-        self.largest = max(self.largest, rate)
+    def take(self, lines: Sequence[int], rates: Sequence[float], weights: Sequence[float]) -> None:
+        """Add the rates of some lines."""
+        self.last_line = lines[-1]
+        self.lines += len(lines)
+        self.weight += fsum(weights)
+        self.weighted += fsum(rate * weight for rate, weight in zip(rates, weights, strict=True))
+        self.smallest, self.largest = min(self.smallest, *rates), max(self.largest, *rates)
 
     @property
     def mean(self) -> float | None:
@@ -218,45 +213,35 @@ class RateRanges:
         """Take one printed pair."""
         found = candidates(length, rate, self.bonus)
         last = self.ranges[-1] if self.ranges else None
-        if not found.loose and last is not None:
-            last.unexplained += 1
-            return
-        if last is not None:
-            common = last.candidates.both(found)
-            # A range that began with an inexplicable line is taken over by the first that can be explained.
-            if common.loose or not last.candidates.loose:
-                last.candidates = common if common.loose else found
-                last.take(line, rate, weight)
-                return
+        if last is None or (found.loose and last.candidates.loose and not last.candidates.both(found).loose):
             if len(self.ranges) >= _MOST_RANGES:
                 self.dropped += 1
                 return
-        fresh = RateRange(line, line, found, unexplained=0 if found.loose else 1)
-        fresh.take(line, rate, weight)
-        self.ranges.append(fresh)
+            last = RateRange(line, line, found, unexplained=0 if found.loose else 1)
+            self.ranges.append(last)
+        elif not found.loose:
+            last.unexplained += 1
+            return
+        # A range that began with an inexplicable line is taken over by the first that can be explained.
+        last.candidates = last.candidates.both(found) if last.candidates.loose else found
+        last.take([line], [rate], [weight])
 
     def extend(
         self, lines: Sequence[int], lengths: Sequence[float], rates: Sequence[float], weights: Sequence[float]
     ) -> None:
         """Take printed pairs in order; at once where one reading explains them all."""
-        pairs = {pair: candidates(*pair, self.bonus) for pair in set(zip(lengths, rates, strict=True))}
+        found = [candidates(*pair, self.bonus) for pair in set(zip(lengths, rates, strict=True))]
         last = self.ranges[-1] if self.ranges else None
-        common = list(pairs.values()) if last is None else [last.candidates, *pairs.values()]
-        loose = frozenset.intersection(*(one.loose for one in common)) if common else frozenset()
-        if not loose:
+        common = reduce(Candidates.both, found if last is None else [last.candidates, *found])
+        if not common.loose:
             for pair in zip(lines, lengths, rates, weights, strict=True):
                 self.add(*pair)
             return
-        strict = frozenset.intersection(*(one.strict for one in common))
         if last is None:
-            last = RateRange(lines[0], lines[0], Candidates(strict, loose))
+            last = RateRange(lines[0], lines[0], common)
             self.ranges.append(last)
-        last.candidates = Candidates(strict, loose)
-        last.last_line = lines[-1]
-        last.lines += len(lines)
-        last.weight += fsum(weights)
-        last.weighted += fsum(rate * weight for rate, weight in zip(rates, weights, strict=True))
-        last.smallest, last.largest = min(last.smallest, *rates), max(last.largest, *rates)
+        last.candidates = common
+        last.take(lines, rates, weights)
 
 
 def mixed(verdicts: list[Verdict]) -> bool:
