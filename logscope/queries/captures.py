@@ -17,7 +17,7 @@ from logscope.queries.clock import writer_label
 from logscope.queries.counts import Bucket, Cell, Counts, Seens, Tallies, owned, tally, together
 from logscope.queries.rows import joined_words, layers_cell, pass_row, state_row
 from logscope.queries.setup import Sizes, hidden_by_graphs, hidden_sizes
-from logscope.queries.tables import TELLING, columns, table, without_empty
+from logscope.queries.tables import TELLING, add, columns, table, without_empty
 from logscope.queries.words import and_list, count, layer_list, outputs_of, phase_list, span, whole_numbers
 from logscope.report import Context, Line, Mark, Report
 
@@ -79,26 +79,26 @@ class Captures(Summed):
         apart = [bucket for bucket in others if bucket.captures]
         hidden = hidden_lines(counts)
         deviations, left_out = _deviations([*others, *serving])
-        report = Report("captures", "", accounting=context.accounting)
-        rows, tables = [_pass_row(bucket, sizes) for bucket in serving], report.tables
+        report, rows = Report("captures", "", accounting=context.accounting), [_pass_row(one, sizes) for one in serving]
         shown = without_empty(_PHASES, rows) or _PHASES
-        tables["phases"] = table(shown, rows, title="target passes while serving")
+        report.tables["phases"] = table(shown, rows, title="target passes while serving")
         layers = [_layer_row(bucket, cell, sizes) for bucket in serving for cell in bucket.captured]
-        tables["layers"] = table(_LAYERS, layers)
-        if apart:
-            said = "Dummy passes of graph capture and the warm-up request; no number above includes them."
-            dummies = [_pass_row(bucket, sizes) for bucket in apart]
-            tables["not_serving"] = table(_NOT_SERVING, dummies, title="not counted as serving", caption=said)
+        report.tables["layers"] = table(_LAYERS, layers)
+        said = "Dummy passes of graph capture and the warm-up request; no number above includes them."
+        add(
+            report,
+            "not_serving",
+            _NOT_SERVING,
+            [_pass_row(one, sizes) for one in apart],
+            "not counted as serving",
+            said,
+        )
         writers = [_writer_row(*each) for each in by_writer.items()]
-        if len(writers) > 1:
-            title = "prints by writer, every copy counted"
-            tables["writers"] = table(without_empty(_WRITERS, writers), writers, title=title)
-        if deviations:
-            title = "passes that captured something else than usual"
-            tables["deviations"] = table(_DEVIATIONS, deviations, title=title, caption=left_out)
+        add(report, "writers", _WRITERS, writers if len(writers) > 1 else [], "prints by writer, every copy counted")
+        title = "passes that captured something else than usual"
+        add(report, "deviations", _DEVIATIONS, deviations, title, left_out)
         requested = _requested(counts, serving or apart)
-        if requested:
-            tables["requested"] = table(_REQUESTED, requested, title="requested against captured")
+        add(report, "requested", _REQUESTED, requested, "requested against captured")
         report.headline = _headline(serving, apart, sizes, counts, hidden=bool(hidden))
         if not (serving or apart) and (named := [_named(counts, row) for row in requested if row["source"]]):
             report.headline = f"no hidden capture is printed; {'; '.join(named)}."
@@ -169,18 +169,17 @@ def _deviations(buckets: Sequence[Bucket]) -> tuple[list[dict[str, Any]], str | 
     total = 0
     for bucket in buckets:
         usual = bucket.usual
-        # A damaged record has lost its layer number, not its capture.
-        odd = {
-            layers: seen for layers, seen in bucket.of("set").items()
-            if usual is not None and layers != usual and not (None in layers and len(layers) == len(usual))
-            and bucket.key.during != "graph_capture"
-        }  # fmt: skip
-        for layers, seen in odd.items():
+        if usual is None or bucket.key.during == "graph_capture":
+            continue
+        for layers, seen in bucket.of("set").items():
+            # A damaged record has lost its layer number, not its capture.
+            if layers == usual or (None in layers and len(layers) == len(usual)):
+                continue
             total += seen.number
             told = {
                 "captured": layers_cell(layers) or "nothing",
-                "missing": layers_cell(layer for layer in usual or () if layer not in layers),
-                "extra": layers_cell(layer for layer in layers if layer not in (usual or ())),
+                "missing": layers_cell(layer for layer in usual if layer not in layers),
+                "extra": layers_cell(layer for layer in layers if layer not in usual),
             }
             rows += [{**bucket.key._asdict(), "where": str(bucket.place(line)), **told} for line in seen.places]
     shown = rows[:MAX_ROWS]
@@ -225,26 +224,18 @@ def _lines(
         for (event, said, seen), differs in bucket.of("differs").items():
             captured = count(seen, "hidden capture is", "hidden captures are")
             rest = f"{seen - said} captured and not joined" if said < seen else f"{said - seen} joined and not printed"
-            text = (
-                f"{event} counts {count(said, 'state')} where {captured} printed, so {rest}, in "
-                f"{count(differs.number, 'pass')} (first {bucket.place(differs.first)})"
-            )
+            where = f"{count(differs.number, 'pass')} (first {bucket.place(differs.first)})"
+            text = f"{event} counts {count(said, 'state')} where {captured} printed, so {rest}, in {where}"
             lines.append(Line("warning", "joined", text))
     lines += [Line("warning", "mode", said) for said in mode_notes(serving)]
     turned = [said for bucket in serving if (said := _turn(bucket))]
-    lines += [Line("warning", "layers", said) for said in turned]
-    if deviations and not turned:
-        first = deviations[0]
+    for first in deviations[: 0 if turned else 1]:
         words = [f"lacks {first['missing']}" * bool(first["missing"]), f"adds {first['extra']}" * bool(first["extra"])]
-        odd = f"not every pass captures the same: {first['where']} {' and '.join(filter(None, words))}"
-        lines.append(Line("warning", "layers", odd))
-    incomplete = sum(bucket.total("incomplete") for bucket in serving)
-    if incomplete:
-        text = (
-            f"{count(incomplete, 'pass')} not whole as most are (a cut edge, damage, or other records): counted, not"
-            " compared with the others"
-        )
-        lines.append(Line("unknown", "not whole", text))
+        turned = [f"not every pass captures the same: {first['where']} {' and '.join(filter(None, words))}"]
+    lines += [Line("warning", "layers", said) for said in turned]
+    if incomplete := sum(bucket.total("incomplete") for bucket in serving):
+        why = "a cut edge, damage, or other records): counted, not compared with the others"
+        lines.append(Line("unknown", "not whole", f"{count(incomplete, 'pass')} not whole as most are ({why}"))
     return lines
 
 

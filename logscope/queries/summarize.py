@@ -34,7 +34,7 @@ from logscope.queries.norms import lineage_facts, lineage_notes, not_told_apart,
 from logscope.queries.rows import joined_words, pass_row, same_states, state_row
 from logscope.queries.setup import Sizes, graphs, hidden_sizes
 from logscope.queries.sizes import WidthErrors
-from logscope.queries.tables import TELLING, columns, table, without_empty
+from logscope.queries.tables import TELLING, add, columns, table, without_empty
 from logscope.queries.words import EMBEDDING, and_list, count, layer_list, most_common, span
 from logscope.report import Column, Context, Line, Mark, Report, Table
 from logscope.versions import SIGNS, EraWatch
@@ -156,9 +156,7 @@ class _Answer:
         title = "hidden captures while serving, rms = norm / sqrt(rows x width)"
         tables["captures"] = table(_quiet(_CAPTURES, captures), captures, title=title)
         others = [state_row(*each, self.sizes) for each in cells if not each[1].captured and each[1].rms.bins]
-        if others:
-            title = "other states while serving"
-            tables["states"] = table(_quiet(_STATES, others), others, title=title)
+        add(report, "states", _quiet(_STATES, others), others, "other states while serving")
         rows = self.accept_rows
         tables["accept"] = table(without_empty(_ACCEPT, rows) or _ACCEPT, rows, title="acceptance and throughput")
         if apart:
@@ -312,38 +310,28 @@ class _Answer:
 
     def _reading_notes(self) -> list[str]:
         """Return what limits the numbers: no ready line, buffered prints, damage, repeats, the reader's warnings."""
-        notes = []
-        segments = self.counts.segments.values()
+        segments, found = self.counts.segments.values(), self.context.accounting
         never = {(segment.file, segment.number) for segment in segments if segment.ready_line is None}
         early = {bucket.key[:2] for bucket in self.apart if bucket.key.during == "warmup"}
-        # A server that died on the way there has said so itself.
-        if not self.events.keys() & _ERRORS and never & early:
-            notes.append(
-                "start-up lines but no 'ready to roll' line: every pass stands before it and counts as warm-up, not as "
-                "serving"
-            )
-        if any(segment.buffered for segment in segments):
-            notes.append(
-                "prints are block-buffered (server lines are glued to the end of records): they stand later in the "
-                "file than they happened, and the last ones may be missing"
-            )
-        found = self.context.accounting
-        if damaged := found.cut + found.rejoined:
-            notes.append(
-                f"{count(damaged, 'record is', 'records are')} damaged ({found.cut:,} cut, {found.rejoined:,} "
-                "rejoined): unfinished values enter no number here"
-            )
-        if found.unparsed:
-            lost = count(found.unparsed, "record")
-            notes.append(f"{lost} could not be read; logscope events lists them with the reason")
+        damaged = found.cut + found.rejoined
         strays = {event: number for event, number in self.strays.items() if event != "capture_plan"}
-        if strays:
-            total = count(sum(strays.values()), "debug record belongs", "debug records belong")
-            notes.append(f"{total} to no forward pass ({', '.join(list(strays)[:5])}); logscope events shows them")
-        if self.lines.repeated:
-            hidden = count(self.lines.repeated, "repeated line")
-            notes.append(f"Ray hid {hidden}: counts and sums of server lines are lower bounds")
-        return [*notes, *self.context.warnings]
+        be = count(damaged, "record is", "records are")
+        belong = count(sum(strays.values()), "debug record belongs", "debug records belong")
+        notes = {
+            # A server that died on the way there has said so itself.
+            "start-up lines but no 'ready to roll' line: every pass stands before it and counts as warm-up, not as "
+            "serving": not self.events.keys() & _ERRORS and never & early,
+            "prints are block-buffered (server lines are glued to the end of records): they stand later in the file "
+            "than they happened, and the last ones may be missing": any(segment.buffered for segment in segments),
+            f"{be} damaged ({found.cut:,} cut, {found.rejoined:,} rejoined): unfinished values enter no number "
+            "here": damaged,
+            f"{count(found.unparsed, 'record')} could not be read; logscope events lists them with the "
+            "reason": found.unparsed,
+            f"{belong} to no forward pass ({', '.join(list(strays)[:5])}); logscope events shows them": strays,
+            f"Ray hid {count(self.lines.repeated, 'repeated line')}: counts and sums of server lines are lower "
+            "bounds": self.lines.repeated,
+        }
+        return [*(said for said, holds in notes.items() if holds), *self.context.warnings]
 
     def _headline(self, notes: Sequence[Line]) -> str:
         parts = []
