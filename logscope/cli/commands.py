@@ -30,6 +30,7 @@ if TYPE_CHECKING:
         PART,
         QUERY,
         ContractOption,
+        ExitZero,
         FailOn,
         Follow,
         Logs,
@@ -194,13 +195,15 @@ def accept(
         float | None, option("--min", help="Exit with 1 when the accept len is below this.", panel=GATE, metavar="LEN")
     ] = None,
     follow: Follow = False,
+    exit_zero: ExitZero = False,
 ) -> int:
     """Show how many tokens each verify accepted, over time, and under which definition of the rate."""
     from logscope.cli.reading import arguments, ask
     from logscope.queries.acceptance import Accept
 
     words: dict[str, Any] = {"window": window, "by": by, "year": year, "min": min, "below": below, "above": above}
-    return ask(logs, shared, Accept(**words), f"accept({arguments(**words)})", follow=follow)
+    fail_on = "never" if exit_zero else None
+    return ask(logs, shared, Accept(**words), f"accept({arguments(**words)})", fail_on, follow=follow)
 
 
 @command
@@ -234,6 +237,7 @@ def check(
     shared: Shared,
     contract: ContractOption = None,
     fail_on: FailOn = "warning",
+    exit_zero: ExitZero = False,
     select: Annotated[
         Words,
         option("--select", help="Only these rules.", panel=QUERY, metavar="CODE", complete=rule_codes),
@@ -250,9 +254,11 @@ def check(
     """Name what is wrong, with the lines that show it; silent when nothing is."""
     from logscope.check import Checker
     from logscope.cli.options import given
+    from logscope.cli.output import severity
     from logscope.cli.reading import arguments, ask
     from logscope.errors import UsageError
 
+    gate = "never" if exit_zero else severity(fail_on)
     across = [f"--{name}" for name in ("phase", "role", "site", "layer") if getattr(shared, name)]
     if across:
         raise UsageError(
@@ -268,7 +274,7 @@ def check(
     call = ", ".join(filter(None, [repr(contract) if contract else "", arguments(**words)]))
     part_of = str(shared.select()) if shared.select() else None
     checker = Checker(contract, part_of=part_of, **words)
-    return ask(logs, shared, checker, f"check({call})", fail_on, follow=follow, charts=True)
+    return ask(logs, shared, checker, f"check({call})", gate, follow=follow, charts=True)
 
 
 CONTRACT = Registry()
@@ -324,11 +330,11 @@ def diff(
         float | None,
         option("--rtol", help="Relative tolerance of norms and heads.", panel=QUERY, metavar="SHARE"),
     ] = None,
+    exit_zero: ExitZero = False,
 ) -> int:
     """Show where two runs part: the first divergence, and everything before it that agrees."""
     from logscope.cli.output import exit_code, show, target, write
     from logscope.cli.reading import arguments, explain, loading, open_run
-    from logscope.cli.session import TROUBLE
     from logscope.diffing.report import diff as diff_runs
 
     words: dict[str, Any] = {} if rtol is None else {"rtol": rtol}
@@ -340,16 +346,18 @@ def diff(
     if shared.words():
         sides = [open_run([side], shared) for side in sides]
     report = diff_runs(*sides, grammars=shared.grammar or (), **words)
+    select = shared.select()
+    if select and not all(select.found(side.tables) for side in sides):
+        report.verdict = "unknown"
+        report.facts["undecided"] = f"the selection leaves nothing to compare: {select}"
+    gate = "never" if exit_zero else None
     if target(shared).form == "html":
         from logscope.cli.evidence import page_text
 
         title = f"logscope diff: {baseline}, {candidate}"
         write(page_text([report], shared, title, differences=report), target(shared), shared)
-        code = exit_code(report)
-    else:
-        code = show(report, shared, shared)
-    # A comparison in which nothing could be compared is neither a success nor a difference.
-    return TROUBLE if report.verdict == "unknown" else code
+        return exit_code(report, gate)
+    return show(report, shared, shared, gate)
 
 
 @command

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 INPUT, SELECTION, OUTPUT, GENERAL = "Input", "Selection", "Output", LAST_PANEL
 QUERY, GATE, PART, CONNECTION = "Question", "Exit code", "Part", "Connection"
 Words: TypeAlias = list[str] | None
+SEVERITIES = ("error", "warning", "note")
 
 
 def option(
@@ -260,12 +261,13 @@ FailOn = Annotated[
     str,
     option(
         "--fail-on",
-        help="Exit with 1 from this severity on: error, warning (default), note.",
+        help="Exit with 1 from this severity on: error, warning (default), note; never.",
         panel=GATE,
         metavar="SEVERITY",
-        complete=among("error", "warning", "note"),
+        complete=among(*SEVERITIES, "never"),
     ),
 ]
+ExitZero = Annotated[bool, option("--exit-zero", help="Exit with 0 whatever is found; trouble stays 2.", panel=GATE)]
 
 
 Follow = Annotated[bool, option("--follow", help="Go on as the log grows; Ctrl-C ends.", panel=INPUT)]

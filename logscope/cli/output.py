@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
-from logscope.cli.options import given
+from logscope.cli.options import SEVERITIES, given
 from logscope.cli.session import FINDINGS, OK, TROUBLE, say
 from logscope.errors import InputError, Message, UsageError, did_you_mean
 from logscope.render import FORMATS, SUFFIXES, Style, format_of, known_format, render
@@ -104,11 +104,16 @@ def exit_code(report: Report, fail_on: str | None = None) -> int:
         return TROUBLE
     if fail_on is None:
         return FINDINGS if report.verdict == "findings" else OK
-    order = ("error", "warning", "note")
-    if fail_on not in order:
-        raise UsageError(f"no severity '{fail_on}'", help=did_you_mean(fail_on, order) or "error, warning or note")
-    severe = order[: order.index(fail_on) + 1]
+    severe = () if fail_on == "never" else SEVERITIES[: SEVERITIES.index(fail_on) + 1]
     return FINDINGS if any(finding.severity in severe for finding in report.findings) else OK
+
+
+def severity(word: str) -> str:
+    """Return what --fail-on names, before any work begins; raises :class:`UsageError` when it names nothing."""
+    known = (*SEVERITIES, "never")
+    if word not in known:
+        raise UsageError(f"no severity '{word}'", help=did_you_mean(word, known) or "error, warning, note or never")
+    return word
 
 
 def redactor(output: Output) -> Redactor:

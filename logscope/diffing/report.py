@@ -16,6 +16,7 @@ from logscope.diffing import CODES, server
 from logscope.diffing.align import CAPTURE, JOIN, READ, Side, Slot, align, is_capture
 from logscope.diffing.compare import HEAD_TOLERANCE, RTOL, VALUES, Terms, compare
 from logscope.diffing.server import SIDES, add_table
+from logscope.errors import UsageError
 from logscope.model import Finding, Place, Severity
 from logscope.queries.words import and_list, axes, count, layer_list, layer_name
 from logscope.report import Context, Line, Report
@@ -119,12 +120,12 @@ def diff(
     ------
     InputError, GrammarError, NothingRecognised, RemoteError
         see :mod:`logscope.errors`.
-    ValueError
+    UsageError
         a tolerance that is none.
 
     """
     if not 0 <= rtol < 1:
-        raise ValueError(f"rtol must be at least 0 and less than 1, not {rtol}")
+        raise UsageError(f"'{rtol:g}' is no tolerance", help="it is a share of the norm, from 0 to less than 1: 0.001")
     return _Answer([_read(run, grammars) for run in (baseline, candidate)], rtol).report()
 
 
@@ -193,6 +194,8 @@ class _Answer:
         serious = any(finding.severity != "note" for finding in out.findings)
         out.verdict = "findings" if serious else "ok" if self._anything() else "unknown"
         out.headline = self._headline(mattering)
+        if out.verdict == "unknown":  # neither a success nor a difference
+            out.facts["undecided"] = out.headline
         self._screen(mattering)
         return out
 
@@ -222,7 +225,13 @@ class _Answer:
         if self.out.verdict == "findings":
             return f"{self.out.findings[0].message}; {agree}"
         if self.out.verdict == "unknown":
-            return f"nothing could be compared: {agree}"
+            sides = zip(SIDES, self.contexts, strict=True)
+            empty = [
+                f"the {side} {' '.join(context.files)} {'holds no record' if context.accounting.bytes else 'is empty'}"
+                for side, context in sides
+                if not context.accounting.records
+            ]
+            return f"nothing could be compared: {'; '.join(empty) or agree}"
         role = self.alignment.role
         pairs = sum(number for (who, _), number in self.found.paired.items() if who == role)
         mostly = role is None or 2 * pairs >= min(sum(phases[role].values()) for phases in self.phases)

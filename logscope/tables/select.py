@@ -152,6 +152,10 @@ class Select:
         """True when it speaks of something only forward passes have."""
         return bool(self.phase or self.role or self.site or self.layer)
 
+    def found(self, part: Tables) -> int:
+        """Return how much of a selected part it speaks of: server lines, kept with passes, are not what was meant."""
+        return part.passes.height + (0 if self.of_passes else part.server.height)
+
     def filter(self, tables: Tables) -> Tables:
         """Return the selected part of a batch: the passes and server lines that belong to it.
 

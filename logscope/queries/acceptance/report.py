@@ -332,14 +332,15 @@ class _Answer:
                     break
 
     def _gate(self, rows: Sequence[dict[str, Any]]) -> None:
-        """Add a finding for every row below the minimum, worst first; without any length the gate cannot be passed."""
+        """Add a finding for every row below the minimum, worst first; without any length nothing is decided."""
         minimum, findings = self.asked.minimum, self.report.findings
         if minimum is None:
             return
         known = [row for row in rows if row["accept_len_mean"] is not None]
         if not known:
-            message = f"no line reports accept len, so it cannot be shown to be at least {minimum:g}"
-            findings.append(Finding("accept-min", "error", message))
+            self.report.verdict = "unknown"
+            why = f"no line reports accept len, so it cannot be shown to be at least {minimum:g}"
+            self.report.facts["undecided"] = why
         several = len({(row["file"], row["segment"]) for row in rows}) > 1
         for row in sorted(known, key=lambda row: row["accept_len_mean"]):
             mean = row["accept_len_mean"]
