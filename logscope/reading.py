@@ -18,7 +18,7 @@ from logscope.model import Accounting, Place
 from logscope.passes.finder import Finder
 from logscope.report import Context
 from logscope.scan.labels import Labels
-from logscope.scan.scanner import LISTED_LINES, Scanner
+from logscope.scan.scanner import Scanner
 from logscope.sources.inputs import expand, is_remote
 from logscope.sources.tail import follow
 from logscope.sources.unwrap import unwrap
@@ -42,6 +42,7 @@ BLOCK = 16 << 20
 _AHEAD = 32 << 20
 # Seconds without a debug record, in a log that is followed, after which nobody waits for the rest of a pass.
 QUIET = 1.0
+_LISTED = 5  # lines that a warning names
 _KEPT = 5  # notices that a report repeats: of a connection lost every hour, more would hide the report
 
 
@@ -137,7 +138,7 @@ def batches(
         yield from reading.note(Accounting(), finder.end())
         reading.warnings.extend(source.warnings)
         if wrong:
-            lines = ", ".join(map(str, invalid)) + (", ..." if len(invalid) >= LISTED_LINES else "")
+            lines = ", ".join(map(str, invalid[:_LISTED])) + (", ..." if len(invalid) > _LISTED else "")
             reading.warnings.append(f"{source.name}: {wrong} bytes are not UTF-8 (lines {lines}); kept as they are")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gzip
 import io
 import json
 import os
@@ -253,6 +254,14 @@ def test_a_full_disk_is_trouble(tmp_path):
     assert answer.returncode == 2
     assert b"cannot be written" in answer.stderr
     assert not list(tmp_path.iterdir())
+
+
+def test_a_log_that_is_piped_in_needs_no_name():
+    """What is piped in is read as with ``-``: check of a healthy log, and of one that is not."""
+    for name, code in (("healthy-topk1", 0), ("fault-stale-states", 1)):
+        piped = run("check", "-q", stdin=gzip.decompress((DATA / "real" / name / "server.log.gz").read_bytes()))
+        named = run("check", "-q", "-", stdin=gzip.decompress((DATA / "real" / name / "server.log.gz").read_bytes()))
+        assert (piped.returncode, piped.stdout) == (code, named.stdout)
 
 
 def test_a_closed_stdout_is_no_crash():

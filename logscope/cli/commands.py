@@ -29,6 +29,7 @@ if TYPE_CHECKING:
         OUTPUT,
         PART,
         QUERY,
+        Choosing,
         ContractOption,
         ExitZero,
         FailOn,
@@ -363,7 +364,7 @@ def diff(
 @command
 def events(
     logs: Logs,
-    shared: Shared,
+    shared: Choosing,
     context: Annotated[
         int | None,
         option("--context", help="Print N raw lines around each event.", panel=OUTPUT, metavar="N", min=0),
@@ -375,7 +376,10 @@ def events(
     ] = None,
     follow: Follow = False,
 ) -> int:
-    """Write every record as a typed event: table, ndjson, csv, json, or Parquet by -o x.parquet."""
+    """Write every record as a typed event: table, ndjson, csv, json, or Parquet by -o x.parquet.
+
+    On a terminal, with nothing asked for: how many there are of each kind.
+    """
     from logscope.cli import eventing
     from logscope.errors import UsageError
 

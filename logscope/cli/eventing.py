@@ -12,10 +12,22 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from logscope.cli.output import Target, redactor, replace_file, show, style_of, target, write
-from logscope.cli.reading import arguments, explain, loading, open_run, progress, recognised, sources_named, warn
+from logscope.cli.reading import (
+    Missed,
+    answer,
+    arguments,
+    explain,
+    loading,
+    open_run,
+    progress,
+    recognised,
+    sources_named,
+    warn,
+)
 from logscope.cli.session import OK, say, until_interrupted
 from logscope.errors import InputError, Message, UsageError
 from logscope.render.events import FORMS, SUFFIXES, EventWriter
+from logscope.render.text import plural
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -35,6 +47,12 @@ def stream(logs: Sequence[str], shared: Shared, *, follow: bool) -> int:
         if follow:
             raise UsageError("--follow cannot be joined with Parquet", help="write ndjson or csv")
         return _parquet(logs, shared, wanted)
+    asked = shared.format or shared.output or shared.verbose or follow or shared.select()
+    if sys.stdout.isatty() and not asked:
+        # Thousands of lines are no answer: first what there is.
+        from logscope.queries.census import Census  # noqa: PLC0415
+
+        return show(answer(logs, shared, Census()), shared, shared)
     from logscope import grammar  # noqa: PLC0415 - help must not pay for the parser
     from logscope import reading as readings  # noqa: PLC0415
 
@@ -50,11 +68,11 @@ def stream(logs: Sequence[str], shared: Shared, *, follow: bool) -> int:
     if any(source.saved_run for source in sources):
         saved = open_run(logs, replace(shared))
         with _writer(wanted, shared, several=len(saved.files) > 1) as writer:
-            _copy([saved.tables], writer, shared)
+            _copy(Missed(shared).over([saved.tables]), writer, shared)
             writer.close(saved.accounting)
         return OK
-    with progress(sources) as on_block, _writer(wanted, shared, several=len(sources) > 1) as writer:
-        _copy(readings.batches(sources, known, reading, on_block=on_block), writer, shared)
+    with progress(sources, shared) as on_block, _writer(wanted, shared, several=len(sources) > 1) as writer:
+        _copy(Missed(shared).over(readings.batches(sources, known, reading, on_block=on_block)), writer, shared)
         recognised(reading)
         writer.close(reading.accounting)
     warn(reading.warnings, shared)
@@ -125,8 +143,8 @@ def _parquet(logs: Sequence[str], shared: Shared, wanted: Target) -> int:
         replace_file(wanted.path, open_run(logs, shared).events.write_parquet)
     else:
         known, reading = grammar.load(shared.grammar or ()), readings.Reading()
-        with progress(sources) as on_block:
-            found = readings.batches(sources, known, reading, on_block=on_block)
+        with progress(sources, shared) as on_block:
+            found = Missed(shared).over(readings.batches(sources, known, reading, on_block=on_block))
 
             def fill(part: Path) -> None:
                 write_events((tables.events(select=select) for tables in found), part)
@@ -158,11 +176,12 @@ def query(logs: Sequence[str], shared: Shared, sql: str) -> int:
         for name, kind in frame.schema.items()
     ]
     table = Table(columns, frame.to_dicts())
-    headline = f"{frame.height} row{'' if frame.height == 1 else 's'}"
+    report = Report("sql", plural(frame.height, "row"), tables={"result": table}, accounting=run.accounting)
+    report.screen = [report.headline, "", table]
     if shared.quiet:
         # Quiet leaves out what is said about an answer; here the table is the answer.
         shared = replace(shared, quiet=False)
-    return show(Report("sql", headline, tables={"result": table}, accounting=run.accounting), shared, shared)
+    return show(report, shared, shared)
 
 
 def raw_text(logs: Sequence[str], shared: Shared, around: int | None) -> int:

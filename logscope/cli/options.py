@@ -8,12 +8,17 @@ and its place in the help follow from it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+import os
+import stat
+import sys
+from contextlib import suppress
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import typer
 
 from logscope.cli.frame import LAST_PANEL, Version
+from logscope.errors import UsageError
 from logscope.render import FORMATS
 
 if TYPE_CHECKING:
@@ -50,10 +55,10 @@ def option(
     )
 
 
-def argument(metavar: str, help: str, complete: Callable[[str], list[str]] | None = None) -> Any:  # noqa: A002
+def argument(metavar: str, help: str, complete: Callable[[str], list[str]] | None = None, **more: Any) -> Any:  # noqa: A002
     """Return the declaration of an argument."""
     return typer.Argument(
-        metavar=metavar, help=help, rich_help_panel=INPUT, autocompletion=complete, show_default=False
+        metavar=metavar, help=help, rich_help_panel=INPUT, autocompletion=complete, show_default=False, **more
     )
 
 
@@ -72,7 +77,20 @@ def _grammars(incomplete: str) -> list[str]:
     from pathlib import Path  # noqa: PLC0415 - completion only
 
     folder = Path(incomplete) if incomplete.endswith("/") else Path(incomplete).parent
-    return sorted(str(path) for path in folder.glob("*.toml"))
+    return [*grammar_names(incomplete), *sorted(str(path) for path in folder.glob("*.toml"))]
+
+
+def grammar_names(incomplete: str) -> list[str]:
+    """Complete the name of a grammar that is always read."""
+    from logscope.grammar import available  # noqa: PLC0415 - completion only
+
+    return among(*(path.stem for path in available()))(incomplete)
+
+
+def _events(incomplete: str) -> list[str]:
+    from logscope.grammar import load  # noqa: PLC0415 - completion only
+
+    return among(*load().events)(incomplete)
 
 
 def rule_codes(incomplete: str) -> list[str]:
@@ -82,11 +100,21 @@ def rule_codes(incomplete: str) -> list[str]:
     return [code for code in rules() if code.startswith(incomplete.upper())]
 
 
+def _piped() -> list[str]:
+    """Return standard input where no log is named and something is piped in."""
+    with suppress(OSError, ValueError, AttributeError):
+        mode = os.fstat(sys.stdin.fileno()).st_mode
+        if stat.S_ISFIFO(mode) or stat.S_ISREG(mode) or stat.S_ISSOCK(mode):
+            return ["-"]
+    raise UsageError("no log is named", help="name a file, folder, glob or host:/path, or pipe one in")
+
+
 Logs: TypeAlias = Annotated[
     list[str],
     argument(
         "LOG...",
-        "File, folder, glob, - for standard input, saved run, or host:/path over ssh; plain, gz, bz2, xz, zst.",
+        "File, folder, glob, - (or nothing) for standard input, saved run, or host:/path over ssh; plain or packed.",
+        default_factory=_piped,
     ),
 ]
 
@@ -157,7 +185,8 @@ class Selection:
 
     def words(self) -> dict[str, Any]:
         """Return what was given, by name."""
-        return {field.name: value for field in fields(Selection) if (value := getattr(self, field.name))}
+        names = ("phase", "role", "rank", "site", "layer", "event", "during", "since", "until")
+        return {name: value for name in names if (value := getattr(self, name, None))}
 
 
 @dataclass(frozen=True)
@@ -167,7 +196,11 @@ class Reading:
     grammar: Annotated[
         Words,
         option(
-            "--grammar", help="Also read records by this grammar file.", panel=INPUT, metavar="FILE", complete=_grammars
+            "--grammar",
+            help="Also read records by this grammar file.",
+            panel=INPUT,
+            metavar="FILE",
+            complete=_grammars,
         ),
     ] = None
 
@@ -246,6 +279,22 @@ class Explaining:
 @dataclass(frozen=True)
 class Shared(Explaining, General, Output, Selection, Reading):
     """What every command takes that reads logs; the fields of the last base come first."""
+
+
+@dataclass(frozen=True)
+class Choosing(Shared):
+    """The same, of single events."""
+
+    event: Annotated[
+        Words,
+        option(
+            "--event",
+            help="Only events of this name: layer_capture.",
+            panel=SELECTION,
+            metavar="NAME",
+            complete=_events,
+        ),
+    ] = None
 
 
 ContractOption = Annotated[

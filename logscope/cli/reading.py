@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from logscope.cli.output import exit_code, show, style_of, target, write
 from logscope.cli.session import OK, say, until_interrupted
-from logscope.errors import LogscopeError, Message, NothingRecognised, UsageError
+from logscope.errors import LogscopeError, Message, NothingRecognised, UsageError, did_you_mean
 from logscope.render.text import plural, visible
 
 if TYPE_CHECKING:
@@ -122,12 +122,17 @@ def answers(logs: Sequence[str], shared: Shared, queries: Sequence[Any]) -> list
         reading = readings.Reading()
         shown = ExitStack()
         found = readings.batches(
-            sources, grammar.load(shared.grammar or ()), reading, on_block=shown.enter_context(progress(sources))
+            sources,
+            grammar.load(shared.grammar or ()),
+            reading,
+            on_block=shown.enter_context(progress(sources, shared)),
         )
     with shown:
-        for tables in selected(found, shared):
+        missed = Missed(shared)
+        for tables in missed.over(found):
+            part = select.filter(tables) if select else tables
             for one in asked:
-                one.add(tables)
+                one.add(part)
     recognised(reading)
     reports = [one.report(reading.context()) for one in asked]
     if select:
@@ -135,26 +140,49 @@ def answers(logs: Sequence[str], shared: Shared, queries: Sequence[Any]) -> list
             report.notes.insert(0, f"selected: {select}; nothing else is counted")
             if report.screen:
                 report.screen.insert(1, report.notes[0])
-    said = {note for report in reports for note in report.notes}
+            if missed.all and "undecided" not in report.facts:
+                report.headline = f"The selection leaves nothing: {select}."
+    # What stands in the answer is not said twice; a first screen has no notes.
+    brief = target(shared).form == "table" and not shared.verbose
+    said = {note for report in reports for note in report.notes if not (brief and report.screen)}
     warn([text for text in reading.warnings if text not in said], shared)
     return reports
 
 
-def selected(found: Iterable[Tables], shared: Shared) -> Iterator[Tables]:
-    """Yield what is selected; say so when nothing is, so that an empty answer is not taken for an empty log."""
-    select = shared.select()
-    if not select:
-        yield from found
-        return
-    kept = 0
-    for tables in found:
-        part = select.filter(tables)
-        # Server lines belong to no pass, and stay when passes are selected: only what the selection speaks of counts.
-        kept += part.passes.height + (0 if select.of_passes else part.server.height)
-        yield part
-    if not kept and not shared.quiet:
-        what = "pass" if select.of_passes else "record"
-        say(Message(f"the selection leaves no {what}", note=f"selected: {select}"), "warning")
+class Missed:
+    """What there was, when a selection leaves nothing of it: an empty answer is not to be taken for an empty log."""
+
+    def __init__(self, shared: Shared) -> None:
+        self._select, self._quiet = shared.select(), shared.quiet
+        self._there: dict[str, set[str]] = {}
+        self.all = False
+
+    def over(self, found: Iterable[Tables]) -> Iterator[Tables]:
+        """Hand batches on; at their end say so when nothing of them is left, and what there is."""
+        select = self._select
+        kept = not select
+        for tables in found:
+            if not kept and (tables.passes.height or tables.server.height):
+                self.all = True
+                kept = bool(select.found(select.filter(tables)))
+                for name, values in select.there(tables).items():
+                    self._there.setdefault(name, set()).update(values)
+            yield tables
+        self.all = self.all and not kept
+        if self.all and not self._quiet:
+            what = "pass" if select.of_passes else "record"
+            advice = "\n".join(self._advice()) or None
+            say(Message(f"the selection leaves no {what}", note=f"selected: {select}", help=advice), "warning")
+
+    def _advice(self) -> Iterator[str]:
+        """Yield what could have been selected instead."""
+        for name, values in self._there.items():
+            words = map(str, getattr(self._select, name)) if name in ("site", "event") else ()
+            yield from filter(None, (did_you_mean(word, values) for word in words if word not in values))
+            shown = sorted(values, key=lambda word: (len(word), word) if word.isdigit() else (0, word))
+            if name == "time" and shown:
+                shown = [f"{shown[0]} to {shown[-1]}"]
+            yield f"in the log: {name} {', '.join(shown)}" if shown else f"no {name} is known in the log"
 
 
 def followed(logs: Sequence[str], shared: Shared, query: Any) -> tuple[Report, LogscopeError | None]:
@@ -304,6 +332,9 @@ def recognised(reading: Reading) -> None:
     near = [f"{place} looks like a record and is none: {why}" for place, why in reading.misses]
     if accounting.quoted:
         near.append(f"{accounting.quoted} texts look like records but are quoted, in source code or a prompt")
+    near += reading.warnings
+    if any(name.endswith((".json", ".toml")) for name in files):
+        near.append("a contract, or the draft's config.json, is named with --contract")
     raise NothingRecognised(
         f"nothing is recognised in {names}",
         why=f"none of {plural(accounting.lines, 'line')} holds a record that a grammar knows",
@@ -321,13 +352,13 @@ def warn(warnings: Iterable[str], shared: Shared) -> None:
 
 
 @contextmanager
-def progress(sources: Sequence[Source]) -> Iterator[Callable[[int, str], None] | None]:
-    """Give what draws a line of progress, None when nobody would see it or the input is small."""
+def progress(sources: Sequence[Source], shared: Shared) -> Iterator[Callable[[int, str], None] | None]:
+    """Give what draws a line of progress, None when nobody would see it, or wants to, or the input is small."""
     from logscope.render.progress import WORTH_SHOWING, Progress  # noqa: PLC0415 - read commands only
 
     sizes = [source.size for source in sources]
     known = None if None in sizes else sum(filter(None, sizes))
-    if sys.stderr is None or not sys.stderr.isatty() or (known is not None and known < WORTH_SHOWING):
+    if shared.quiet or sys.stderr is None or not sys.stderr.isatty() or (known is not None and known < WORTH_SHOWING):
         yield None
         return
     line = Progress(sys.stderr, known)

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import regex
 
-from logscope.errors import GrammarError, InputError
+from logscope.errors import GrammarError, InputError, did_you_mean
 from logscope.grammar.prefixes import Form, peel, peel_back
 from logscope.grammar.records import Dialect, Reading, read_record
 
@@ -148,6 +148,8 @@ def available() -> list[Path]:
 def load(extra: Iterable[str | os.PathLike[str]] = ()) -> Grammar:
     """Load the shipped grammars, the user's, and the given files; a user's event comes before a shipped one.
 
+    The name of one that is loaded anyway may be given, too.
+
     Raises
     ------
     GrammarError
@@ -156,7 +158,10 @@ def load(extra: Iterable[str | os.PathLike[str]] = ()) -> Grammar:
         a given file is not there.
 
     """
-    return _load(tuple(map(str, available())), tuple(map(str, extra)))
+    standard = available()
+    named = {path.stem for path in standard}
+    own = tuple(path for path in map(str, extra) if path not in named or Path(path).is_file())
+    return _load(tuple(map(str, standard)), own)
 
 
 @lru_cache(maxsize=8)
@@ -180,8 +185,9 @@ def load_file(path: str | Path, *, prove: bool = True) -> GrammarFile:
     try:
         raw = Path(path).read_bytes()
     except OSError as error:
-        why = error.strerror
-        raise InputError(f"cannot read the grammar '{path}'", why=why, help="see `logscope grammar list`") from error
+        near = did_you_mean(str(path), [one.stem for one in available()])
+        advice = near or "a file of your own; 'logscope grammar list' shows those that are always read"
+        raise InputError(f"cannot read the grammar '{path}'", why=error.strerror, help=advice) from error
     if not prove:
         return build(str(path), tomllib.loads(raw.decode()))
     # pydantic, which checks the form, costs more to import than a small log costs to read.

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from logscope.sources.places import Places
 
 # Lines with bytes that are not UTF-8 that are listed by number.
-LISTED_LINES = 50
+LISTED_LINES = 6
 # A kind of line gets a template when it has been read so often, and none when there are that many kinds.
 _SIGHTINGS = 8
 _KINDS = 4096

@@ -60,6 +60,11 @@ _BZ2_FIRST_BLOCK = (b"1AY&SY", b"\x17rE8P\x90")  # a block, or the end of an emp
 _HINTS: tuple[tuple[int, bytes, str], ...] = (
     (257, b"ustar", "is a tar archive, whose files are read as one text here; unpack it: tar -xf FILE"),
     (0, b"PK\x03\x04", "is a zip archive, which is not unpacked here: unzip -p FILE | logscope COMMAND -"),
+    (0, b"PAR1", "is a Parquet file, no log: polars reads it, and a saved run is opened by the name of its folder"),
+    (0, b'{"file": ', "holds events that logscope wrote, no log"),
+    (0, b"file,line,offset,segment,", "holds events that logscope wrote, no log"),
+    (0, b'{\n  "schema": ', "is a report that logscope wrote, no log"),
+    (0, b"<!DOCTYPE html>", "is a page for a browser, no log"),
     (0, b"\x04\x22\x4d\x18", "is an lz4 archive, which is not unpacked here: lz4 -dc FILE | logscope COMMAND -"),
 )
 

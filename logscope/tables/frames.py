@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 import polars as pl
 
-from logscope.errors import UsageError
+from logscope.errors import UsageError, did_you_mean
 from logscope.model import EVENT_KEYS
 from logscope.report import plain
 from logscope.tables.schema import EVENTS, FORWARDS, PASSES, PAYLOADS, PREFIX, PREFIXES, UNPARSED, frame
@@ -322,12 +322,14 @@ def sql(source: Columns, query: str, select: Select | None = None) -> pl.DataFra
     try:
         return pl.SQLContext({name: made[name][1]() for name in named}).execute(query, eager=True)
     except (pl.exceptions.PolarsError, ValueError) as error:
+        relation = re.search(r"relation '(.*)' was not found", str(error))
+        near = did_you_mean(relation[1], made) if relation else None
+        columns = [f"columns of {name}: {', '.join(made[name][0])}" for name in named or ["events"]]
         raise UsageError(
             "this query is not understood",
             why=str(error).splitlines()[0].split("; valid columns")[0],
             note=f"tables: {', '.join(made)}",
-            help="; ".join(f"columns of {name}: {', '.join(made[name][0])}" for name in named)
-            or "columns: docs/reference/frames.md",
+            help="\n".join([*([near] if near else []), *columns]),
         ) from error
 
 

@@ -7,7 +7,8 @@ What each selection means:
 
 - ``phase``, ``role``: of a forward pass. Names of SGLang's forward modes are understood (``TARGET_VERIFY``); numbers
   are refused, since they changed between versions. Server lines belong to no pass and are kept.
-- ``site``, ``layer``: of a record. A pass is kept when it has such a record, with those only.
+- ``site``, ``layer``, ``event``: of a record. A pass is kept when it has such a record, with those only. A server line
+  has an event.
 - ``rank``: ``3`` is tensor-parallel rank 3 (where a prefix has no TP rank: DP rank 3); ``dp1``, ``pp0``, ``ep2``,
   ``dp1.tp0`` name others. A record without a printed rank is never selected by rank.
 - ``during``: startup, graph_capture, warmup, serving.
@@ -102,6 +103,7 @@ class Select:
     rank: tuple[Rank, ...] = ()
     site: tuple[str, ...] = ()
     layer: tuple[range, ...] = ()
+    event: tuple[str, ...] = ()
     during: tuple[str, ...] = ()
     since: Time | None = None
     until: Time | None = None
@@ -115,6 +117,7 @@ class Select:
         rank: str | Sequence[str] = (),
         site: str | Sequence[str] = (),
         layer: str | Sequence[str] = (),
+        event: str | Sequence[str] = (),
         during: str | Sequence[str] = (),
         since: str | None = None,
         until: str | None = None,
@@ -129,6 +132,7 @@ class Select:
             rank=tuple(_rank(word) for word in _words(rank)),
             site=tuple(_words(site)),
             layer=tuple(_layer(word) for word in _words(layer)),
+            event=tuple(_words(event)),
             during=tuple(_word("stage of a run", word, DURING) for word in _words(during)),
             since=_time("since", since),
             until=_time("until", until),
@@ -142,7 +146,7 @@ class Select:
         """Return the selection in words: ``phase verify, extend; layer 31``."""
         layers = (str(one.start) if len(one) == 1 else f"{one.start}-{one.stop - 1}" for one in self.layer)
         lists: dict[str, Iterable[object]] = {"phase": self.phase, "role": self.role, "rank": self.rank}
-        lists |= {"site": self.site, "layer": layers, "during": self.during}
+        lists |= {"site": self.site, "layer": layers, "event": self.event, "during": self.during}
         parts = {name: ", ".join(map(str, values)) for name, values in lists.items()}
         parts |= {"since": str(self.since or ""), "until": str(self.until or "")}
         return "; ".join(f"{name} {words}" for name, words in parts.items() if words) or "everything"
@@ -156,6 +160,21 @@ class Select:
         """Return how much of a selected part it speaks of: server lines, kept with passes, are not what was meant."""
         return part.passes.height + (0 if self.of_passes else part.server.height)
 
+    def there(self, tables: Tables) -> dict[str, set[str]]:
+        """Return what a batch has of each kind that is selected, of times the first and the last."""
+        frames = (tables.passes, tables.records, tables.server)
+        names = [name for name in ("phase", "role", "site", "layer", "event", "during") if getattr(self, name)]
+        found = {
+            name: {str(value) for frame in frames if name in frame for value in frame[name].drop_nulls().unique()}
+            for name in [*names, *["time"] * bool(self.since or self.until)]
+        }
+        if "time" in found:
+            found["time"] = {end for end in (min(found["time"], default=""), max(found["time"], default="")) if end}
+        if self.rank:
+            ranks = prefix_frame(tables.prefixes).select("dp_rank", "pp_rank", "tp_rank", "ep_rank")
+            found["rank"] = {f"{one.name[:2]}{rank}" for one in ranks for rank in one.drop_nulls().unique()}
+        return found
+
     def filter(self, tables: Tables) -> Tables:
         """Return the selected part of a batch: the passes and server lines that belong to it.
 
@@ -165,11 +184,11 @@ class Select:
         writers = _mask(prefix_frame(tables.prefixes), self._tests("rank"))
         passes = _mask(tables.passes, self._tests("phase", "role", "during", times=tables.passes["time"]))
         records = passes.gather(tables.passes["key"].search_sorted(tables.records["pass"]))
-        records &= _mask(tables.records, self._tests("site", "layer"))
+        records &= _mask(tables.records, self._tests("site", "layer", "event"))
         if self.rank:
             printed = tables.prints["record"].filter(writers.gather(tables.prints["prefix"]))
             records &= pl.int_range(len(records), eager=True).is_in(printed.unique().implode())
-        lines = _mask(tables.server, self._tests("during", times=tables.server["time"]))
+        lines = _mask(tables.server, self._tests("event", "during", times=tables.server["time"]))
         return tables.keep(records, lines & writers.gather(tables.server["prefix"]))
 
     def of_events(self, column: Callable[[str], pl.Series]) -> pl.Series:
@@ -179,7 +198,7 @@ class Select:
         this leaves server lines out then, and the copies of other ranks.
         """
         times = column("seen").alias("seen") if self.since or self.until else None
-        tests = self._tests("phase", "role", "site", "during", "layer", "rank", times=times)
+        tests = self._tests("phase", "role", "site", "event", "during", "layer", "rank", times=times)
         names = sorted({"line"}.union(*(test.meta.root_names() for test in tests)))
         return _mask(pl.DataFrame([column(name).alias(name) for name in names]), tests)
 
