@@ -126,6 +126,21 @@ def check(settings: Settings, options: Mapping[str, Collection[str]]) -> None:
                 raise _unknown(settings, key, command, known, f"unknown setting '{key}' for {command}")
 
 
+def said(found: list[Settings], environ: Mapping[str, str]) -> list[tuple[str, str, str]]:
+    """Return what is set outside the command line, what wins first: the option (``check.contract``), value, where."""
+    out = [
+        (name.removeprefix("LOGSCOPE_").lower(), value, name)
+        for name, value in sorted(environ.items())
+        if name.startswith("LOGSCOPE_")
+    ]
+    for settings in found:
+        for command, values in (*settings.commands.items(), (None, settings.shared)):
+            for key, value in values.items():
+                place = settings.where(key, command)
+                out.append((f"{command}.{key}" if command else key, str(value), f"{place.file}:{place.line}"))
+    return out
+
+
 def _option(key: str) -> str:
     """Return the name an option has in Python."""
     return key.replace("-", "_")

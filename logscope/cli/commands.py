@@ -4,7 +4,8 @@ This module is responsible for the names, arguments and help texts of the comman
 command does can be done with a few lines of Python, which ``--explain-python`` prints.
 
 To add a command: a function here whose docstring is its help and whose parameters are options (or groups of them from
-options.py), under :func:`command`. Imports stand in the functions: ``logscope --help`` must not pay for polars.
+options.py), under :func:`command` with an example. Imports stand in the functions: ``logscope --help`` must not pay for
+polars.
 """
 
 # Imports stand in the functions, and option types are named in annotations only: `logscope --help` builds no command
@@ -18,9 +19,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from logscope.cli.frame import Registry, Version, build, group
+from logscope.cli.frame import Registry, Shown, Version, build, group
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from logscope.cli.frame import Function
     from logscope.cli.options import (
         CONNECTION,
@@ -41,6 +44,7 @@ if TYPE_CHECKING:
         Words,
         among,
         argument,
+        grammar_names,
         option,
         rule_codes,
     )
@@ -52,17 +56,29 @@ EPILOG = (
 )
 # How fetch may compress on the wire.
 WAYS = ("auto", "zstd", "gzip", "none")
+# Options that would cut passes apart, which check compares.
+_ACROSS = ("phase", "role", "site", "layer")
 COMMANDS = Registry()
 
 
-def command(function: Function, registry: Registry = COMMANDS, name: str | None = None) -> Function:
-    """Enter a function as a command, by default under its own name; its docstring's first line is its sentence."""
-    name = name or function.__name__
-    registry.enter(name, function, lambda: build(name, function))
-    return function
+def command(
+    example: str, registry: Registry = COMMANDS, refused: tuple[str, ...] = ()
+) -> Callable[[Function], Function]:
+    """Enter a function as the command that the example names; its docstring's first line is its sentence.
+
+    The example can be pasted where the samples are. ``refused`` options are not offered: the command says why.
+    """
+    words = example.split()
+    name = words[0] if registry is COMMANDS else words[1]
+
+    def enter(function: Function) -> Function:
+        registry.enter(name, function, lambda: build(name, function, example, refused))
+        return function
+
+    return enter
 
 
-@command
+@command("fetch node1:/logs/server.log logs/")
 def fetch(
     sources: Annotated[
         list[str],
@@ -113,7 +129,7 @@ def fetch(
     return bring(sources, speaking, words, debug_only=debug_only)
 
 
-@command
+@command("summarize samples/stale-states/server.log")
 def summarize(
     logs: Logs,
     shared: Shared,
@@ -129,7 +145,7 @@ def summarize(
         option("--engine-address", help="Its scheduler; else a local cluster.", panel=INPUT, metavar="tcp://HOST:PORT"),
     ] = None,
 ) -> int:
-    """Show what the logs hold: segments, phases, hidden captures, acceptance, damage, on one screen."""
+    """Show what the logs hold on one screen: segments, phases, hidden captures, acceptance, damage."""
     from logscope.cli.reading import ask, on_engine
     from logscope.queries.summarize import Summarize
 
@@ -138,7 +154,7 @@ def summarize(
     return ask(logs, shared, Summarize(), "summarize()", follow=follow)
 
 
-@command
+@command("captures samples/stale-states/server.log --phase verify")
 def captures(logs: Logs, shared: Shared) -> int:
     """Show which hidden states the target captured, in which phase, how many per pass, and what is missing."""
     from logscope.cli.reading import ask
@@ -147,7 +163,7 @@ def captures(logs: Logs, shared: Shared) -> int:
     return ask(logs, shared, Captures(), "captures()")
 
 
-@command
+@command("shapes samples/stale-states/server.log")
 def shapes(logs: Logs, shared: Shared) -> int:
     """List every shape with its axes named, and explain the pairs that look alike."""
     from logscope.cli.reading import ask
@@ -156,7 +172,7 @@ def shapes(logs: Logs, shared: Shared) -> int:
     return ask(logs, shared, Shapes(), "shapes()")
 
 
-@command
+@command("norms samples/stale-states/server.log --layer 31")
 def norms(logs: Logs, shared: Shared) -> int:
     """Show norms per role, phase and layer: size, trend, what is not finite, which states were joined."""
     from logscope.cli.reading import ask
@@ -165,7 +181,7 @@ def norms(logs: Logs, shared: Shared) -> int:
     return ask(logs, shared, Norms(), "norms()")
 
 
-@command
+@command("accept samples/accept-decay/server.log --window 5m")
 def accept(
     logs: Logs,
     shared: Shared,
@@ -207,7 +223,7 @@ def accept(
     return ask(logs, shared, Accept(**words), f"accept({arguments(**words)})", fail_on, follow=follow)
 
 
-@command
+@command("config samples/healthy/server.log samples/cuda-graph/server.log")
 def config(
     logs: Logs,
     shared: Shared,
@@ -223,7 +239,7 @@ def config(
     return ask(logs, shared, Config(**words), f"config({arguments(**words)})")
 
 
-@command
+@command("errors samples/extra-state-crash/server.log")
 def errors(logs: Logs, shared: Shared) -> int:
     """Show what failed first, in which process, and what only followed from it."""
     from logscope.cli.reading import ask
@@ -232,7 +248,7 @@ def errors(logs: Logs, shared: Shared) -> int:
     return ask(logs, shared, Errors(), "errors()")
 
 
-@command
+@command("check samples/stale-states/server.log --contract samples/draft-config.json", refused=_ACROSS)
 def check(
     logs: Logs,
     shared: Shared,
@@ -252,7 +268,7 @@ def check(
     ] = None,
     follow: Follow = False,
 ) -> int:
-    """Name what is wrong, with the lines that show it; silent when nothing is."""
+    """Name what is wrong, with the lines that show it; or how much was looked at and found fine."""
     from logscope.check import Checker
     from logscope.cli.options import given
     from logscope.cli.output import severity
@@ -260,7 +276,7 @@ def check(
     from logscope.errors import UsageError
 
     gate = "never" if exit_zero else severity(fail_on)
-    across = [f"--{name}" for name in ("phase", "role", "site", "layer") if getattr(shared, name)]
+    across = [f"--{name}" for name in _ACROSS if getattr(shared, name)]
     if across:
         raise UsageError(
             f"{' and '.join(across)} cannot be joined with check",
@@ -318,11 +334,11 @@ def _contract_from(logs: Logs, shared: Shared) -> int:
     return OK
 
 
-command(_contract_show, CONTRACT, "show")
-command(_contract_from, CONTRACT, "from")
+command("contract show samples/draft-config.json", CONTRACT)(_contract_show)
+command("contract from samples/healthy/server.log", CONTRACT)(_contract_from)
 
 
-@command
+@command("diff samples/healthy/server.log samples/stale-states/server.log")
 def diff(
     baseline: Annotated[str, argument("BASELINE", "The run to compare with.")],
     candidate: Annotated[str, argument("CANDIDATE", "The run to compare.")],
@@ -361,7 +377,7 @@ def diff(
     return show(report, shared, shared, gate)
 
 
-@command
+@command("events samples/stale-states/server.log --event layer_capture --layer 31 -f csv")
 def events(
     logs: Logs,
     shared: Choosing,
@@ -393,7 +409,7 @@ def events(
     return eventing.stream(logs, shared, follow=follow)
 
 
-@command
+@command("report samples/stale-states/server.log -o report.html")
 def report(logs: Logs, shared: Shared, contract: ContractOption = None) -> int:
     """Write one page with everything: findings, captures, shapes, norms, acceptance. -o report.html."""
     from logscope.cli.pages import report_page
@@ -417,7 +433,7 @@ def _grammar_list(speaking: Speaking, reading: Reading) -> int:
 
 
 def _grammar_show(
-    name: Annotated[str, argument("NAME", "The name of a loaded grammar.")],
+    name: Annotated[str, argument("NAME", "The name of a loaded grammar.", grammar_names)],
     speaking: Speaking,
     reading: Reading,
 ) -> int:
@@ -469,11 +485,16 @@ def _grammar_snippet(speaking: Speaking) -> int:
     return OK
 
 
-for _function in (_grammar_list, _grammar_show, _grammar_check, _grammar_explain, _grammar_snippet):
-    command(_function, GRAMMAR, _function.__name__.removeprefix("_grammar_"))
+command("grammar list", GRAMMAR)(_grammar_list)
+command("grammar show vllm", GRAMMAR)(_grammar_show)
+command("grammar check grammars/vllm.toml", GRAMMAR)(_grammar_check)
+command("grammar explain 'EAGLE3_DEBUG[eagle3] forward: hidden_states.shape=torch.Size([4, 21504])'", GRAMMAR)(
+    _grammar_explain
+)
+command("grammar snippet -o eagle3_debug.py", GRAMMAR)(_grammar_snippet)
 
 
-@command
+@command("probe")
 def probe(
     speaking: Speaking,
     host: Annotated[
@@ -495,7 +516,7 @@ def probe(
     return how(host, speaking, ssh=ssh, interactive=interactive, connect_timeout=connect_timeout)
 
 
-@command
+@command("rule N106")
 def rule(
     code: Annotated[str, argument("CODE", "The code of a rule, or list.", complete=rule_codes)],
     speaking: Speaking,
@@ -506,9 +527,9 @@ def rule(
     return rule_page(code, speaking)
 
 
-def _root(version: Version = False) -> None:
+def _root(version: Version = False, settings: Shown = False) -> None:
     """Read from the log what EAGLE-3 speculative decoding really did."""
-    del version  # its callback has printed it
+    del version, settings  # their callbacks have printed it
 
 
 app = group("logscope", COMMANDS, _root, EPILOG)

@@ -15,7 +15,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import typing
-from collections.abc import Callable, Iterator, MutableMapping
+from collections.abc import Callable, Iterator, MutableMapping, Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
@@ -34,9 +34,19 @@ CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": WIDTH}
 def _version(wanted: bool) -> None:
     """Print the version and leave."""
     if wanted:
-        from logscope import __version__  # noqa: PLC0415 - not needed otherwise
+        # Not imported: what is installed is asked for.
+        from importlib.metadata import PackageNotFoundError, version  # noqa: PLC0415 - not needed otherwise
+        from platform import python_version  # noqa: PLC0415
 
-        typer.echo(f"logscope {__version__}")
+        from logscope import __version__  # noqa: PLC0415
+        from logscope.grammar import available  # noqa: PLC0415
+
+        try:
+            polars = version("polars")
+        except PackageNotFoundError:
+            polars = "is missing"
+        typer.echo(f"logscope {__version__}; Python {python_version()}, polars {polars}")
+        typer.echo(f"grammars: {', '.join(path.stem for path in available())}")
         raise typer.Exit
 
 
@@ -48,6 +58,35 @@ Version: TypeAlias = Annotated[
         callback=_version,
         is_eager=True,
         rich_help_panel=LAST_PANEL,
+        show_default=False,
+    ),
+]
+
+
+def _settings(wanted: bool) -> None:
+    """Print who sets which option, and leave."""
+    if wanted:
+        import os  # noqa: PLC0415 - not needed otherwise
+        from pathlib import Path  # noqa: PLC0415
+
+        from logscope import settings  # noqa: PLC0415
+
+        said = settings.said([settings.read(path) for path in settings.files(Path.cwd())], os.environ)
+        widths = [max((len(row[at]) for row in said), default=0) for at in (0, 1)]
+        for name, value, who in said:
+            typer.echo(f"{name:{widths[0]}}  {value:{widths[1]}}  {who}")
+        if not said:
+            typer.echo("No option is set by the environment, a pyproject.toml or a config.toml.")
+        raise typer.Exit
+
+
+Shown: TypeAlias = Annotated[
+    bool,
+    typer.Option(
+        "--settings",
+        help="Show which options the environment and files set, and where; what wins comes first.",
+        callback=_settings,
+        is_eager=True,
         show_default=False,
     ),
 ]
@@ -139,14 +178,20 @@ def group(name: str, registry: Registry, callback: Callable[..., None], epilog: 
     return app
 
 
-def build(name: str, function: Function) -> Any:
-    """Return the command of one function."""
+def build(name: str, function: Function, example: str, refused: Sequence[str] = ()) -> Any:
+    """Return the command of one function; its help ends in an example and does not offer what it refuses."""
     app = typer.Typer(
         name=name, add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False, context_settings=CONTEXT
     )
-    app.command(name, cls=PlainCommand, help=inspect.getdoc(function))(spread(function))
-    command = typer.main.get_command(app)
+    epilog = (
+        f"\b\nFor example:\n  logscope {example}\nAs an environment variable, --some-option is LOGSCOPE_SOME_OPTION."
+    )
+    app.command(name, cls=PlainCommand, help=inspect.getdoc(function), epilog=epilog)(spread(function))
+    command: Any = typer.main.get_command(app)
     command.name = name
+    for parameter in command.params:
+        if parameter.name in refused:
+            parameter.hidden = True
     return command
 
 

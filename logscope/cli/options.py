@@ -113,7 +113,7 @@ Logs: TypeAlias = Annotated[
     list[str],
     argument(
         "LOG...",
-        "File, folder, glob, - (or nothing) for standard input, saved run, or host:/path over ssh; plain or packed.",
+        "File, folder, glob, - or nothing for standard input, saved run, host:/path over ssh; plain, gz, bz2, xz, zst.",
         default_factory=_piped,
     ),
 ]
@@ -247,7 +247,7 @@ class General:
         str,
         option(
             "--color",
-            help="auto (default), always, never. NO_COLOR is honoured.",
+            help="auto (default), always, never. NO_COLOR and FORCE_COLOR are honoured.",
             panel=GENERAL,
             metavar="WHEN",
             complete=among("auto", "always", "never"),

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
 from logscope.cli.options import SEVERITIES, given
-from logscope.cli.session import FINDINGS, OK, TROUBLE, say
+from logscope.cli.session import FINDINGS, OK, TROUBLE, colored, say
 from logscope.errors import InputError, Message, UsageError, did_you_mean
 from logscope.render import FORMATS, SUFFIXES, Style, format_of, known_format, render
 
@@ -39,10 +39,9 @@ def style_of(stream: TextIO, color: str = "auto", *, quiet: bool = False, verbos
         import shutil  # noqa: PLC0415 - 8 ms that a pipe need not pay
 
         width = shutil.get_terminal_size().columns
-    wanted = window and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
     return Style(
         width=width,
-        color=color == "always" or (color == "auto" and wanted),
+        color=color == "always" or (color == "auto" and colored(stream)),
         unicode=_has_blocks(stream),
         quiet=quiet,
         verbose=verbose,

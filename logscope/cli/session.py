@@ -17,7 +17,7 @@ import sys
 import threading
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TextIO
 
 from logscope.errors import LogscopeError, Message
 
@@ -36,11 +36,16 @@ def say(message: Message, kind: str) -> None:
     if sys.stderr is None:
         return
     try:
-        color = sys.stderr.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
-        sys.stderr.write(text_message(message, kind, Style(color=color)))
+        sys.stderr.write(text_message(message, kind, Style(color=colored(sys.stderr))))
         sys.stderr.flush()
     except OSError:
         return
+
+
+def colored(stream: TextIO) -> bool:
+    """Tell whether a stream is coloured where no option says so: NO_COLOR, then FORCE_COLOR, then a real terminal."""
+    said = os.environ.get("NO_COLOR"), os.environ.get("FORCE_COLOR")
+    return not said[0] and (bool(said[1]) or (stream.isatty() and os.environ.get("TERM") != "dumb"))
 
 
 def guard(run: Callable[[], int], *, debug: bool) -> int:
