@@ -100,8 +100,10 @@ def rule_codes(incomplete: str) -> list[str]:
     return [code for code in rules() if code.startswith(incomplete.upper())]
 
 
-def _piped() -> list[str]:
-    """Return standard input where no log is named and something is piped in."""
+def _or_piped(logs: list[str]) -> list[str]:
+    """Return the logs that are named; where none is and something is piped in, standard input."""
+    if logs:
+        return logs
     with suppress(OSError, ValueError, AttributeError):
         mode = os.fstat(sys.stdin.fileno()).st_mode
         if stat.S_ISFIFO(mode) or stat.S_ISREG(mode) or stat.S_ISSOCK(mode):
@@ -114,7 +116,8 @@ Logs: TypeAlias = Annotated[
     argument(
         "LOG...",
         "File, folder, glob, - or nothing for standard input, saved run, host:/path over ssh; plain, gz, bz2, xz, zst.",
-        default_factory=_piped,
+        default_factory=list,
+        callback=_or_piped,
     ),
 ]
 
