@@ -233,6 +233,7 @@ class Group:
     def relay(self, failure: Failure, why: str) -> None:
         """Take an error that follows from this one."""
         self.relayed_count += 1
+        failure.fields = failure.fields | {"follows": None}  # a death that another one explains needs no guess
         self.relayed = [*self.relayed, (failure, why)][:_MOST_RELAYED]
 
 
@@ -537,7 +538,7 @@ def _pass_words(tables: Tables, at: int, hidden: int | None) -> str:
 
 
 _NAMED = {
-    "new_token": "new tokens", "running_req": "running", "accept_len": "accept len", "type": "type", "what": "of",
+    "new_token": "new tokens", "running_req": "running", "accept_len": "accept len", "type": "type", "what": "",
     "requested": "requested layers", "layers_to_capture": "layers to capture", "path": "path", "status": "status",
     "weight": "weight", "input": "input",
 }  # fmt: skip
@@ -548,7 +549,9 @@ def _brief(tables: Tables, row: int, hidden: int | None) -> str:
     payload = tables.payload(row)
     shape = f" {axes(payload.shape, hidden)}" if payload.shape is not None else ""
     named = [
-        f"{name} {payload.fields[key]}" for key, name in _NAMED.items() if payload.fields.get(key) not in (None, "")
+        f"{name} {payload.fields[key]}".strip()
+        for key, name in _NAMED.items()
+        if payload.fields.get(key) not in (None, "")
     ]
     return payload.event.replace("_", " ") + shape + (": " + ", ".join(named) if named else "")
 
@@ -589,6 +592,7 @@ def _take(life: Life, heard: Failure) -> None:
     more = near is not None and near.first.event == event == "device_assert"
     told = near is not None and not more and near.first.event in {*_ABORTS, *_TIMEOUTS, "traceback"}
     if near is not None and told and event in _ABORTS and event != "oom_kill":
+        near.relay(heard, "tells of the same end")
         _detail(near, heard)
         return
     chained = fields.get("chained")
@@ -788,6 +792,14 @@ def _processes(group: Group) -> str:
     )
 
 
+def _followed(group: Group) -> str | None:
+    """Return the first of what only follows from an error, and how many more do."""
+    if not group.relayed:
+        return None
+    one, more = group.relayed[0][0], group.relayed_count - 1
+    return f"{one.what} (:{one.place.line}){f'; {more:,} more' if more else ''}"
+
+
 def _headline(found: list[Group]) -> str:
     if not found:
         return "no exception, no size error, no timeout and no crash in the log"
@@ -881,7 +893,7 @@ def _screen(found: list[Group], part: Part, report: Report, context: Context) ->
             "sizes": group.reading and group.reading.text,
             "plan": _unreachable(part.lives[first.file, first.segment].plan),
             "seen by": _processes(group) if group.count > 1 else None,
-            "followed by": f"{group.relayed_count} that only follow" if group.relayed_count else None,
+            "followed by": _followed(group),
         }
         below: list[Any] = [first.what, *((name, value) for name, value in facts.items() if value)]
         below += [(context.at(Place(first.file, one["line"])), one["event"]) for one in first.before[-2:]]

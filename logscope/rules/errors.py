@@ -20,6 +20,10 @@ if TYPE_CHECKING:
     from logscope.rules.evidence import Life, View
 
 
+_OF_STATES = "compare what the target captures with what the draft takes (S101, H103, `logscope captures`)"
+_OF_WEIGHTS = "compare the checkpoint with what the server builds for it: packing, sharding, sizes in its config.json"
+
+
 def _groups(life: Life) -> list[Group]:
     """Return the groups of equal errors of a life, the first one first."""
     return [] if life.failures is None else list(life.failures.groups.values())
@@ -58,7 +62,7 @@ def _(_part: int, life: Life) -> Iterator[Finding]:
                 found,
                 message=_sentence(f"{by}{what}{means}"),
                 evidence="; ".join([*how, *([found.evidence] if found.evidence else [])]),
-                help="compare what the target captures with what the draft takes (S101, H103, `logscope captures`)",
+                help=_OF_STATES if group.reading.unit is not None else _OF_WEIGHTS,
             )
 
 

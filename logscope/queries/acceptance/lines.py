@@ -364,7 +364,8 @@ def _metrics(out: Lines, row: dict[str, Any], fields: dict[str, Any]) -> None:
         return
     out.repeat(*place, fields)
     for name, holds in (
-        ("no drafts", found.no_drafts), ("without bonus", found.without_bonus), ("violations", found.violations)
+        ("no drafts", found.no_drafts), ("without bonus", found.without_bonus), ("violations", found.violations),
+        ("of a request", row["event"] == "llamacpp_acceptance"),
     ):  # fmt: skip
         if holds:
             out.one(name, *place)

@@ -80,6 +80,7 @@ _REMARKS = {
     "damaged": "with damage, in no statistic",
     "of the warm-up": "of the warm-up, left out",
     "violations": "with numbers that contradict each other",
+    "of a request": "of llama.cpp, each of one request from its start to its end",
     "out of order": "where time goes back: lines are taken in file order",
 }
 # What may move together with accept len: a level's attribute, its name, its form.
@@ -628,6 +629,7 @@ class _Answer:
         failed = {(finding.where.file, finding.where.line) for finding in report.findings if finding.where is not None}
         files = len({row["file"] for row in rows}) > 1
         runs = not files and len({row["segment"] for row in rows}) > 1
+        unnamed = "accept len" if len(rows) == 1 else "no mark"
         fine: list[float] = []
         lines: list[Line] = []
         for row in sorted(rows, key=lambda row: -1.0 if row["accept_len_mean"] is None else row["accept_len_mean"]):
@@ -637,11 +639,13 @@ class _Answer:
             )  # fmt: skip
             series = next((one for other, one in self.lengths.items() if other._replace(server="") == key), None)
             mark, why = self._judged(series, (row["file"], row["first_line"]) in failed)
-            mean, limit = row["accept_len_mean"], f" of {row['maximum']}" if row["maximum"] else ""
+            switched = series is not None and series.stats.sums["spanning"] > 0
+            limit = f" of {row['maximum']}" if row["maximum"] and not switched else ""
+            mean = row["accept_len_mean"]
             said = f"{row['accepted']:,} of {row['drafted']:,} draft tokens" if mean is None else f"{mean:.2f}{limit}"
             said += f"   {count(row['rounds'], 'round')}, {context.at(Place(row['file'], row['first_line']))}{why}"
             charted = series is not None and row["window"] is None and self.asked.by == "rank"
-            name = " ".join(filter(None, words)) or "accept len"
+            name = " ".join(filter(None, words)) or unnamed
             lines.append(Line(mark, name, said, chart=_chart(series) if charted and series is not None else None))
             fine += [mean] if mark == "ok" else []
         order = ("error", "warning", "unknown", "ok", None)
@@ -667,7 +671,12 @@ class _Answer:
             return "warning", "   next to nothing accepted"
         if series.decline is not None and series.decline.lasting:
             return "warning", f"   falls by {-series.decline.change:.0%}"
-        return ("warning", "   at its maximum") if series.long(series.ceiling) else ("ok", "")
+        if series.long(series.ceiling):
+            return "warning", "   at its maximum"
+        sums = series.stats.sums
+        if 2 * sums["spanning"] > sums["lengths"] > 1:
+            return "warning", "   most intervals span a switch of the draft length"
+        return "ok", ""
 
 
 # ------------------------------------------------------------------------------------------------------------ wording
