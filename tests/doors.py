@@ -72,8 +72,8 @@ def tables(data: bytes, *, step: int | None = None, file: str = "log") -> Tables
     return Tables.concat(batches(data, step=step, file=file))
 
 
-def batches(data: bytes, *, step: int | None = None, file: str = "log") -> list[Tables]:
-    """Return the batches of tables that a log makes."""
+def batches(data: bytes, *, step: int | None = None, file: str = "log", early: bool = False) -> list[Tables]:
+    """Return the batches of tables that a log makes; ``early``: with what is held after each block."""
     scanner, finder, made = Scanner(grammar()), Finder(file, reader(grammar())), []
     at, line = 0, 1
     while True:
@@ -81,6 +81,8 @@ def batches(data: bytes, *, step: int | None = None, file: str = "log") -> list[
         end = end or len(data)
         part = data[at:end]
         made.append(finder.add(scanner.feed(Block(file, at, line, part, final=end == len(data)))))
+        if early:
+            made.append(finder.early())
         line += part.count(b"\n")
         at = end
         if at == len(data):

@@ -156,9 +156,6 @@ class Finder:
         like = deepcopy(self, {id(one): one for one in shared} | {id(self._keys): count(1)})
         tables = like.end()
         assert tables is not None
-        # Where it is not known how many print a record, a pass has no number yet.
-        counted = [self._keyed.index(key) for key, group in self._groups.items() if group.number is not None]
-        tables.passes = tables.passes.with_columns(number=pl.when(pl.col("group").is_in(counted)).then("number"))
         tables.early = True
         offsets = pl.concat([tables.prints["offset"], tables.server["offset"]]).to_list()
         self._given = max([self._given, *offsets])
