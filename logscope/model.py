@@ -403,6 +403,12 @@ class Finding:
         where = self.where and {"file": self.where.file, "line": self.where.line}
         return {name: getattr(self, name) for name in self.__slots__} | {"where": where}
 
+    def _repr_html_(self) -> str:
+        """Return the finding as a notebook shows it."""
+        from logscope.render.html import fragment  # noqa: PLC0415 - only who shows a finding pays for it
+
+        return fragment(self)
+
 
 def num_aux(payload: Payload) -> int | None:
     """Return the number of joined states a ``forward_end`` or ``aux_concat`` prints, under whichever key."""

@@ -86,6 +86,12 @@ class Table:
         """Iterate over the rows."""
         return iter(self.rows)
 
+    def _repr_html_(self) -> str:
+        """Return the table as a notebook shows it."""
+        from logscope.render.html import fragment  # noqa: PLC0415 - only who shows a table pays for it
+
+        return fragment(self)
+
     @property
     def frame(self) -> pl.DataFrame:
         """The rows as a polars frame."""

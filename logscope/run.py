@@ -205,7 +205,7 @@ class Run:
 
         Examples
         --------
-        >>> run.captures().tables["captures"]
+        >>> run.captures().tables["layers"]
 
         """
         from logscope.queries.captures import Captures  # noqa: PLC0415 - see summarize
@@ -433,6 +433,14 @@ class Run:
         from logscope.plot import Plot  # noqa: PLC0415 - charts are an extra
 
         return Plot(self)
+
+    def _repr_html_(self) -> str:
+        """Return the run as a notebook shows it: what is in it, in short."""
+        report = self.summarize()
+        names = ("segments", "phases", "accept")
+        report.tables = {name: table for name, table in report.tables.items() if name in names}
+        report.kind, report.notes, report.facts = "run", [], {}
+        return report._repr_html_()
 
     def __repr__(self) -> str:
         """Say what it holds in one line."""

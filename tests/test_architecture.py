@@ -43,7 +43,7 @@ LEVEL["fetch"] = LEVEL["errors"]
 FETCHES = {"fetch", "sources", "reading", "cli"}
 
 # Imports inside functions that go upwards on purpose: who shows a report pays for it; a diff opens a run's logs itself.
-DELEGATED = {("report", "render"), ("diffing", "run")}
+DELEGATED = {("model", "render"), ("report", "render"), ("diffing", "run")}
 
 HEAVY = {"polars", "pydantic", "rich", "typer", "numpy", "altair"}
 # Rooms whose columns are arrays and frames.

@@ -31,7 +31,7 @@ from logscope.render.text import (
     sparkline,
     visible,
 )
-from logscope.report import Column, Report, Table
+from logscope.report import Column, Line, Report, Table
 
 # Escape and OSC sequences, a C1 control, NUL, bell, backspace, right-to-left override, isolates, zero-width characters,
 # a byte-order mark, a tag character, a lone surrogate, line and paragraph separators, DEL, a Hangul filler.
@@ -353,6 +353,24 @@ def test_html_fragment_is_what_notebooks_show():
     assert not parser.open
     assert not parser.seen & {"html", "head", "body", "script"}
     assert {"style", "table", "section"} <= parser.seen
+
+
+def test_a_table_and_a_finding_show_themselves_in_a_notebook():
+    """Numbers stand right, text left, and what the log says stays text."""
+    shown = table()._repr_html_()
+    assert '<th scope="col">event</th>' in shown
+    assert '<th scope="col" class="n">layer</th>' in shown
+    found = Finding("N106", "error", HOSTILE, Place("a<b>.log", 3), help="look")._repr_html_()
+    assert "<b>error N106</b> <code>a&lt;b&gt;.log:3</code>" in found
+    assert "<dt>help</dt><dd>look</dd>" in found
+    assert "<script" not in found
+
+
+def test_a_named_fault_is_not_in_the_colour_of_what_is_fine():
+    """A reader that names a fault has no findings; its headline has the colour of its worst line all the same."""
+    faulty = Report("summarize", "stale", screen=[Line("ok", "values"), Line("error", "draft reads", "old states")])
+    assert 'class="headline findings"' in fragment(faulty)
+    assert 'class="headline ok"' in fragment(Report("summarize", "fine", screen=[Line("ok", "values")]))
 
 
 def test_html_has_dark_and_light_and_print():

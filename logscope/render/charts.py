@@ -356,7 +356,8 @@ const dark = matchMedia('(prefers-color-scheme: dark)').matches;
 for (const script of document.querySelectorAll('script[data-chart]')) {
   const place = document.getElementById(script.dataset.chart);
   const options = {actions: false, renderer: 'svg', theme: dark ? 'dark' : undefined,
-    config: {background: 'transparent', axis: {labelFontSize: 12, titleFontSize: 12}}};
+    config: {background: 'transparent', axis: {labelFontSize: 12, titleFontSize: 12},
+      legend: dark ? {symbolBaseFillColor: '#ddd', symbolBaseStrokeColor: '#ddd'} : {}}};
   vegaEmbed(place, JSON.parse(script.textContent), options)
     .then(() => place.setAttribute('data-drawn', 'yes'))
     .catch(error => { place.textContent = 'This chart could not be drawn: ' + error; });

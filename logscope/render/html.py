@@ -10,14 +10,16 @@ from __future__ import annotations
 import html
 from typing import TYPE_CHECKING
 
+from logscope.model import Finding
 from logscope.render import layout
 from logscope.render.text import accounting_words, body_tables, cell, place, slots, table_title, visible
+from logscope.report import Line, Table
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from logscope.model import Finding, Place
-    from logscope.report import Report, Table
+    from logscope.model import Place
+    from logscope.report import Report
 
 # Colours pass WCAG AA on their grounds, and severity is always said in words beside its colour.
 STYLE = """
@@ -41,7 +43,8 @@ color:var(--ink);background:var(--ground);font:15px/1.5 system-ui,sans-serif}
 .logscope table{border-collapse:collapse;font-variant-numeric:tabular-nums;font-size:.93em}
 .logscope th,.logscope td{padding:.25em .7em;text-align:left;vertical-align:top;border-bottom:1px solid var(--line);
 color:var(--ink);background:transparent}
-.logscope td{max-width:32em;overflow-wrap:break-word}
+.logscope td{max-width:32em;overflow-wrap:anywhere}
+@media (max-width:700px){.logscope table{width:max-content}}
 .logscope tbody tr:nth-child(even) td{background:var(--stripe)}
 .logscope .n{text-align:right;white-space:nowrap;overflow-wrap:normal}
 .logscope .chart>div{width:100%;min-height:120px}
@@ -108,9 +111,13 @@ def page(
     )
 
 
-def fragment(report: Report) -> str:
-    """Return the report as a piece of a notebook's page, with the style it needs."""
-    return f'<style>{STYLE}</style>\n<div class="logscope">\n{_section(report, 3)}\n</div>'
+def fragment(shown: Report | Table | Finding) -> str:
+    """Return a report, a table or a finding as a piece of a notebook's page, with the style it needs."""
+    if isinstance(shown, Finding):
+        body = _finding(shown, {})
+    else:
+        body = _table("", shown) if isinstance(shown, Table) else _section(shown, 3)
+    return f'<style>{STYLE}</style>\n<div class="logscope">\n{body}\n</div>'
 
 
 def _section(report: Report, level: int, names: Mapping[Place, str] | None = None, figures: str = "") -> str:
@@ -118,7 +125,7 @@ def _section(report: Report, level: int, names: Mapping[Place, str] | None = Non
     out = [
         "<section>",
         f"<h{level}>{escape(report.kind)}</h{level}>",
-        f'<p class="headline {report.verdict}">{escape(report.headline)}</p>',
+        f'<p class="headline {_color(report)}">{escape(report.headline)}</p>',
         *(_finding(finding, names or {}) for finding in report.findings),
     ]
     if report.notes:
@@ -135,6 +142,12 @@ def _section(report: Report, level: int, names: Mapping[Place, str] | None = Non
         out.append(f'<p class="accounting">{escape(accounting_words(report.accounting))}</p>')
     out.append("</section>")
     return "\n".join(out)
+
+
+def _color(report: Report) -> str:
+    """Return the class of a headline: no fault that a reader names stands in the colour of what is fine."""
+    marks = {line.mark for line in report.screen if isinstance(line, Line)}
+    return "findings" if marks & {"error", "warning"} else report.verdict
 
 
 def _contexts(contexts: Mapping[Place, Sequence[tuple[int, str, bool]]], names: Mapping[Place, str]) -> str:

@@ -29,7 +29,7 @@ def runs_answer_with_reports(run: Run) -> None:
     """Questions return reports, frames are polars', and what a run does not have is an error."""
     report = run.summarize()
     assert_type(report, Report)
-    assert_type(run.captures().tables["captures"], Table)
+    assert_type(run.captures().tables["layers"], Table)
     assert_type(run.check("draft-config.json").ok, bool)
     assert_type(run.events, pl.DataFrame)
     assert_type(run.lazy("events"), pl.LazyFrame)
