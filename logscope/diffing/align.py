@@ -45,6 +45,10 @@ _MOST_PIECES, _MOST_VALUES = 4096, 8
 # A phase of fewer passes than this does not show what is usual in it.
 _FEW = 3
 
+# The columns of both sides in tables of pairs.
+NAMES = ("one", "other")
+# The most rounds between a round and the verify pass that shows which token it sampled.
+_REACH = 4
 CAPTURE = "capture"
 # The data's way through a pass: of the draft forward, fc, fc output; of the target the captures and their join.
 _WAY = {"forward": 0, "fc": 1, CAPTURE: 2, "fc_output": 3, "forward_end": 4, "aux_concat": 5}
@@ -667,7 +671,8 @@ class _Pairing:
             found.append(drafts.select("pair", "place", "p"))
         both = found[0].join(found[1], on=["pair", "place"], how="full", coalesce=True)
         whole = both.drop_nulls()
-        case, _, a, b = paired_records(self.sides, whole["p"].to_numpy(), whole["p_right"].to_numpy())
+        rows = paired_records(self.sides, whole["p"].to_numpy(), whole["p_right"].to_numpy())
+        case, a, b = (rows[name].to_numpy() for name in ("case", "a", "b"))
         known = (a >= 0) & (b >= 0)
         one, other = (Points.of(side, rows[known]) for side, rows in zip(self.sides, (a, b), strict=True))
         same = np.zeros(len(mine), bool)
@@ -756,26 +761,37 @@ def _at(values: Array, places: Array, default: Any) -> Array:
     return found
 
 
-def paired_records(sides: tuple[Side, Side], one: Array, other: Array) -> tuple[Array, Array, Array, Array]:
-    """Join the records of paired passes on case (which pair) and slot: case, slot, and rows of both, -1 for none."""
+def paired_records(sides: tuple[Side, Side], one: Array, other: Array) -> pl.DataFrame:
+    """Join the records of paired passes on case (which pair) and slot: a and b are rows of both, -1 for none."""
     found = []
-    for side, rows in zip(sides, (one, other), strict=True):
-        first, last = (side.passes[name].to_numpy()[rows] for name in ("first", "last"))
+    for side, rows, name in zip(sides, (one, other), "ab", strict=True):
+        first, last = (side.passes[end].to_numpy()[rows] for end in ("first", "last"))
         number = last - first + 1
         at = np.arange(number.sum()) + np.repeat(first - np.cumsum(number) + number, number)
-        found.append((number, np.repeat(np.arange(len(rows)), number), at, side.array["slot"][at]))
-    (mine, case, a, slot), (theirs, other_case, b, other_slot) = found
-    # Most pairs have the same slots in the same order.
-    even = mine == theirs
-    keep, other_keep = even[case], even[other_case]
-    even[case[keep][slot[keep] != other_slot[other_keep]]] = False
-    keep, other_keep = even[case], even[other_case]
-    parts = [pl.DataFrame({"case": c[~k], "slot": s[~k], name: r[~k]}) for c, s, r, k, name in
-             ((case, slot, a, keep, "a"), (other_case, other_slot, b, other_keep, "b"))]  # fmt: skip
-    rest = parts[0].join(parts[1], on=["case", "slot"], how="full", coalesce=True).fill_null(-1)
-    whole = {"case": case[keep], "slot": slot[keep], "a": a[keep], "b": b[other_keep]}
-    case, slot, a, b = (np.concatenate([known, rest[name].to_numpy()]) for name, known in whole.items())
-    return case, slot, a, b
+        case = np.repeat(np.arange(len(rows)), number)
+        found.append(pl.DataFrame({"case": case, "slot": side.array["slot"][at], name: at}))
+    both = found[0].join(found[1], on=["case", "slot"], how="full", coalesce=True, maintain_order="left_right")
+    return both.with_columns(pl.col("a", "b").fill_null(-1))
+
+
+def next_verify(side: Side, rounds: pl.DataFrame, leads: Array, lowest: Array) -> Array:
+    """Return the record of the lowest state of the next verify pass of the lane, a few rounds on; -1 for none."""
+    lead = rounds.filter(place=0)
+    rows, lane, verify = lead["p"].to_numpy(), lead["lane"].to_numpy(), (lead["phase"] == "verify").to_numpy()
+    where = np.full(side.passes.height, -1)
+    where[rows] = np.arange(len(rows))
+    at, found = where[leads], np.full(len(leads), -1)
+    for step in range(1, _REACH + 1):
+        later = np.minimum(at + step, len(rows) - 1)
+        going = (at + step < len(rows)) & (lane[later] == lane[at]) & (found < 0)
+        found = np.where(going & verify[later], rows[later], found)
+    first, last = (side.passes[name].to_numpy()[found] for name in ("first", "last"))
+    out = np.full(len(leads), -1)
+    for step in range(int((last - first).max(initial=-1)) + 1):
+        record = np.minimum(first + step, last)
+        hit = (found >= 0) & (out < 0) & (side.array["slot"][record] == lowest) & side.array["state"][record]
+        out = np.where(hit, record, out)
+    return out
 
 
 def _alike_with_heads(one: Points, other: Points) -> Array:

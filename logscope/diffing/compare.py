@@ -14,14 +14,25 @@ about 1.4.
 
 from __future__ import annotations
 
-from collections import Counter
-from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import polars as pl
 
-from logscope.diffing.align import CAPTURE, JOIN, READ, Points, Side, Slot, close, is_capture, paired_records
+from logscope.diffing.align import (
+    CAPTURE,
+    JOIN,
+    NAMES,
+    READ,
+    Points,
+    Side,
+    Slot,
+    close,
+    is_capture,
+    next_verify,
+    paired_records,
+)
 
 if TYPE_CHECKING:
     from logscope.diffing.align import Alignment, Array
@@ -31,8 +42,6 @@ HEAD_TOLERANCE = 0.25
 # Above a lowest state that agrees only up to noise, the noise grows, and rows that are not printed may hold other
 # tokens: only beyond this many tolerances, and in most such pairs, is it a difference.
 NEAR_FACTOR = 10.0
-# The most rounds between a round and the verify pass that shows which token it sampled.
-_REACH = 4
 # How a joined record came out, in this order; a state that one side alone prints, or damaged, is not compared.
 NOTHING, NOT_COMPARED, EQUAL, WITHIN, BEYOND = range(5)
 
@@ -40,6 +49,10 @@ NOTHING, NOT_COMPARED, EQUAL, WITHIN, BEYOND = range(5)
 VALUES = ("norm", "head", "not_finite")
 WHATS = ("record", "captures", "mode", "joined", "copies", "rank", "shape", *VALUES)
 RECORD, CAPTURES, MODE, STATES, COPIES, RANK, SHAPE, NORM, HEAD, NOT_FINITE = range(len(WHATS))
+
+_BOTH = (pl.col("a") >= 0) & (pl.col("b") >= 0)
+_FIRST = (pl.col("pair") != pl.col("pair").shift()).fill_null(value=True)
+_READS = pl.col("phase").is_in(["extend", "draft_extend"])
 
 
 class Spot(NamedTuple):
@@ -78,7 +91,6 @@ class Difference:
     order: tuple[int, ...]
     sides: tuple[Spot, Spot]
     passes: tuple[int, int]
-    rows: tuple[int | None, int | None]
     relative: float | None = None
     largest: float | None = None
     pieces: tuple[int, int] = (1, 1)
@@ -104,24 +116,23 @@ class Comparison:
 
     cells
         one row a role, phase and slot: pairs compared and how they came out, records that only one side has, and
-        what could not be compared; ``largest`` relative difference, and the lines of it.
-    paired, identical
-        pairs by role and ground; those that print equal states throughout. ``drafts``: of draft passes behind a target.
-    apart
-        passes that are not comparable by (side, role, phase, reason).
-    alone
-        passes only one run has by (side, role, phase, at_end), with the first; ``fragments`` those that lack what
-        their like have: a record printed once too often.
+        what could not be compared; ``largest`` relative difference, and the records of it (``largest_at``).
+    paired
+        by ground, pairs of the leading role and how many of them print equal states throughout; ``drafts``: the same
+        of draft passes behind a target.
+    left
+        passes that are not comparable (``why``), or that only one run has (no ``why``): side, role, phase, why,
+        at_end, number, first (its row).
+    fragments
+        passes only one run has that lack what their like have, a record printed once too often: side, role, phase,
+        place.
     """
 
     cells: pl.DataFrame = field(default_factory=pl.DataFrame)
     differences: list[Difference] = field(default_factory=list)
-    paired: Counter[tuple[str, str]] = field(default_factory=Counter)
-    identical: Counter[tuple[str, str]] = field(default_factory=Counter)
-    drafts: int = 0
-    identical_drafts: int = 0
-    apart: Counter[tuple[int, str, str, str]] = field(default_factory=Counter)
-    alone: dict[tuple[int, str, str, bool], tuple[int, Spot]] = field(default_factory=dict)
+    paired: dict[str, tuple[int, int]] = field(default_factory=dict)
+    drafts: tuple[int, int] = (0, 0)
+    left: pl.DataFrame = field(default_factory=pl.DataFrame)
     fragments: list[tuple[int, str, str, Spot]] = field(default_factory=list)
 
 
@@ -148,36 +159,6 @@ def compare(sides: tuple[Side, Side], alignment: Alignment, terms: Terms) -> Com
     return _Comparer(sides, alignment, terms).run()
 
 
-@dataclass(slots=True)
-class _Rows:
-    """Joined records of cases, as arrays: ``a`` and ``b`` are rows of both sides, -1 for none.
-
-    ``grade`` counts for the case, ``cell`` in the table of states; ``beyond``: before doubts, ``doubt``: noise may be
-    the reason; ``exact``: printed the very same; ``alike``: first values too, at the coarser print.
-    """
-
-    case: Array
-    slot: Array
-    a: Array
-    b: Array
-    grade: Array
-    cell: Array
-    what: Array
-    relative: Array
-    beyond: Array
-    doubt: Array
-    exact: Array
-    alike: Array
-
-    def take(self, at: Array) -> _Rows:
-        """Return some rows."""
-        return _Rows(*(getattr(self, column.name)[at] for column in fields(self)))
-
-
-# Differences of form: the row of the joined record, and what differs.
-_Found: TypeAlias = "list[tuple[Array, int]]"
-
-
 class _Comparer:
     """Joins the records of pairs and keeps the books.
 
@@ -187,11 +168,11 @@ class _Comparer:
 
     def __init__(self, sides: tuple[Side, Side], alignment: Alignment, terms: Terms) -> None:
         self.sides, self.alignment, self.terms = sides, alignment, terms
-        self.usual = sides[0].usual(), sides[1].usual()
-        self.joined = sides[0].joined(), sides[1].joined()
+        self.usual = [side.usual() for side in sides]
+        self.joined = [side.joined() for side in sides]
         self.edges = [_edges(side, rounds) for side, rounds in zip(sides, alignment.rounds, strict=True)]
         self.out = Comparison()
-        self.gone: list[pl.DataFrame] = []
+        self.left: list[pl.DataFrame] = []
 
     def run(self) -> Comparison:
         """Compare every pair, then account for what has no partner."""
@@ -201,39 +182,44 @@ class _Comparer:
         self._apart("pieces", pairs.filter("supported", ground="pieces"), leads=False)
         pairs = pairs.filter("supported").with_columns(place=pl.lit(0, pl.Int64), weak=pl.col("ground") == "place")
         leads = self._cases(pairs.with_columns(self._united(pairs, side) for side in (0, 1)))
-        leads, rows, found = self._summed(leads, *self._rows(leads))
-        counted = leads.group_by("role", "ground", maintain_order=True).agg(pl.len(), pl.col("identical").sum())
-        for role, ground, number, identical in counted.iter_rows():
-            self.out.paired[role, ground], self.out.identical[role, ground] = number, identical
-        cases = leads
+        rows = self._rows(leads)
+        cases = leads = _summed(leads, rows)
+        counted = leads.filter(role=self.alignment.role or "").group_by("ground", maintain_order=True)
+        for ground, number, identical in counted.agg(pl.len(), pl.col("identical").sum()).iter_rows():
+            self.out.paired[ground] = number, identical
         if self.alignment.role == "target":
-            drafts, more, others = self._followers(leads.filter(pl.col("ground") != "pieces", role="target"))
-            self.out.drafts, self.out.identical_drafts = drafts.height, int(drafts["identical"].sum())
-            more.case += leads.height
-            found += [(at + len(rows.case), what) for at, what in others]
-            rows = _Rows(
-                *(np.concatenate([getattr(part, each.name) for part in (rows, more)]) for each in fields(_Rows))
-            )
+            drafts, more = self._followers(leads.filter(pl.col("ground") != "pieces", role="target"))
+            self.out.drafts = drafts.height, int(drafts["identical"].sum())
+            rows = pl.concat([rows, more.with_columns(pl.col("case") + leads.height)])
             cases = pl.concat([leads, drafts], how="diagonal")
-        self._books(cases, rows, found)
+        self._books(cases, rows)
         self._rest()
         return self.out
 
     def _united(self, pairs: pl.DataFrame, side: int) -> pl.Series:
         """Return the leading passes of pairs, of a prefill that was cut one pass of all its pieces."""
-        rows = pairs[("one", "other")[side]].to_list()
+        rows = pairs[NAMES[side]].to_list()
         for at in (pairs["ground"] == "pieces").arg_true().to_list():
             pieces = self.alignment.pieces[pairs["first"][at]][side]
             rows[at] = self.sides[side].unite(pieces) if len(pieces) > 1 else rows[at]
-        return pl.Series(("one", "other")[side], rows, dtype=pl.Int64)
+        return pl.Series(NAMES[side], rows, dtype=pl.Int64)
+
+    def _points(self, one: pl.Series, other: pl.Series) -> list[Points]:
+        """Return the states of records of both sides."""
+        return [Points.of(side, rows.to_numpy()) for side, rows in zip(self.sides, (one, other), strict=True)]
 
     # pairs of passes, and their records side by side
 
     def _cases(self, pairs: pl.DataFrame) -> pl.DataFrame:
         """Add what the passes are: a case has the phase of the baseline, the candidate's where that is unknown."""
-        one, other = (side.passes.select("role", "phase", "during").gather(pairs[name]) for side, name in
-                      zip(self.sides, ("one", "other"), strict=True))  # fmt: skip
-        cases = pairs.with_columns(one["role", "during"], mine=one["phase"], theirs=other["phase"])
+        one, other = (
+            side.passes.select("role", "phase", "during", "expected").gather(pairs[name])
+            for side, name in zip(self.sides, NAMES, strict=True)
+        )
+        cases = pairs.with_columns(
+            one["role", "during"], mine=one["phase"], theirs=other["phase"], expected0=one["expected"],
+            expected1=other["expected"],
+        )  # fmt: skip
         kinds = cases.select("role", "mine", "theirs").unique()
         slots = [self.captured_apart((r, p), (r, q)) if r == "target" else None for r, p, q in kinds.iter_rows()]
         kinds = kinds.with_columns(apart=pl.Series(slots, dtype=pl.Int64))
@@ -242,108 +228,98 @@ class _Comparer:
             heads=~pl.col("ground").is_in(["order", "near"]),
         )
 
-    def _rows(self, cases: pl.DataFrame) -> tuple[_Rows, _Found]:
-        """Return the joined records of cases, each judged, and their differences of form."""
-        case, slot, a, b = paired_records(self.sides, cases["one"].to_numpy(), cases["other"].to_numpy())
-        number, single = len(case), (cases["ground"] != "pieces").to_numpy()
-        grade, cell, what = np.zeros((3, number), np.int8)
-        beyond, doubt, was_exact, alike = np.zeros((4, number), bool)
-        out = _Rows(case, slot, a, b, grade, cell, what, np.full(number, np.nan), beyond, doubt, was_exact, alike)
+    def _rows(self, cases: pl.DataFrame) -> pl.DataFrame:
+        """Return the joined records of cases, each judged.
+
+        ``a`` and ``b`` are rows of both sides, -1 for none. ``grade`` counts for the case, ``cell`` in the table of
+        states; ``beyond``: before doubts, ``doubt``: noise may be the reason; ``exact``: printed the very same;
+        ``alike``: first values too, at the coarser print; ``form``: bits of what differs in form.
+        """
+        rows = paired_records(self.sides, cases["one"].to_numpy(), cases["other"].to_numpy())
+        of_case = cases.select("ground", "apart", "weak", "heads", "expected0", "expected1")
+        rows = pl.concat([rows, of_case.gather(rows["case"])], how="horizontal")
         # Where the runs capture other states, what is made of these is not compared.
         kept = [Slot(event).number >> 32 for event in (CAPTURE, "forward_end")]
-        hidden = cases["apart"].is_not_null().to_numpy()[case] & ~np.isin(slot >> 32, kept)
-        both = (a >= 0) & (b >= 0)
-        out.grade[both] = out.cell[both] = NOT_COMPARED
-        out.what[:] = SHAPE
-        use = np.flatnonzero(both & ~hidden)
-        said = [{name: side.array[name][rows[use]] for name in ("form", "norm", "key", "state", "copies", "differ")}
-                for side, rows in zip(self.sides, (a, b), strict=True)]  # fmt: skip
-        form = [{name: side.array[name][each["form"]] for name in ("shape", "rows", "usable")}
-                for side, each in zip(self.sides, said, strict=True)]  # fmt: skip
-        shape, usable = form[0]["shape"] == form[1]["shape"], form[0]["usable"] & form[1]["usable"]
-        other_shape = usable & ~shape & (form[0]["shape"] != 0) & (form[1]["shape"] != 0)
-        good = said[0]["state"] & said[1]["state"] & ~other_shape & (form[0]["rows"] == form[1]["rows"])
-        norm = said[0]["norm"]
-        exact = (
-            good
-            & shape
-            & (said[0]["key"] == said[1]["key"])
-            & ((norm == said[1]["norm"]) | (np.isnan(norm) & np.isnan(said[1]["norm"])))
-        )
-        nothing = usable & ~other_shape & ~said[0]["state"] & ~said[1]["state"]
-        out.grade[use] = np.select([exact, other_shape, nothing], [EQUAL, BEYOND, NOTHING], NOT_COMPARED)
-        out.relative[use[exact & np.isfinite(norm) & (norm != 0)]] = 0.0
-        out.alike[use] = exact
-        out.exact[use] = exact & (said[0]["differ"] == 0) & (said[1]["differ"] == 0)
-        at = use[good & ~exact]
-        one, other = (Points.of(side, rows[at]) for side, rows in zip(self.sides, (a, b), strict=True))
-        out.grade[at], out.relative[at], out.what[at] = judge(
-            one, other, self.terms.rtol, cases["heads"].to_numpy()[case[at]]
-        )
-        out.alike[at] = one.alike(other) & (one.count > 0)
-        out.beyond[:] = out.grade == BEYOND
-        values = np.zeros(number, bool)
-        values[use[good]] = True
-        self._weaken(out, values & cases["weak"].to_numpy()[case])
-        # Noise grows above a state that agrees up to noise: what most of such pairs show is decided at the end.
-        near = (cases["ground"] == "near").to_numpy()[case] & values
-        noisy = near & out.beyond & (out.what == NORM) & (out.grade == BEYOND)
-        out.cell[values | (out.grade >= EQUAL) | (out.grade == NOTHING)] = out.grade[
-            values | (out.grade >= EQUAL) | (out.grade == NOTHING)
-        ]
-        out.cell[noisy], out.grade[noisy] = NOT_COMPARED, WITHIN
-        with np.errstate(invalid="ignore"):
-            out.doubt[:] = noisy & ~(np.abs(out.relative) <= NEAR_FACTOR * self.terms.rtol)
-        mode, states = (
-            [side.forms[name].gather(each["form"]) for side, each in zip(self.sides, said, strict=True)]
-            for name in ("mode", "states")
-        )
-        expected = [
-            side.passes["expected"].gather(cases[name]).fill_null(-1).to_numpy()[case[use]]
-            for side, name in zip(self.sides, ("one", "other"), strict=True)
-        ]
-        odd = [(expect >= 0) & (expect != each["copies"]) for expect, each in zip(expected, said, strict=True)]
+        use = _BOTH & (pl.col("apart").is_null() | (pl.col("slot") // (1 << 32)).is_in(kept))
+        for side, record, end in zip(self.sides, "ab", "01", strict=True):
+            at = rows.select(pl.when(use).then(record)).to_series()
+            said = side.records.select("form", "norm", "key", "state", "copies", "differ").gather(at)
+            of_form = side.forms.select("shape", "rows", "usable", "mode", "states").gather(said["form"])
+            both = pl.concat([said, of_form], how="horizontal")
+            rows = pl.concat([rows, both.select(pl.all().name.suffix(end))], how="horizontal")
+
+        def same(*names: str) -> pl.Expr:
+            return pl.all_horizontal(pl.col(f"{name}0") == pl.col(f"{name}1") for name in names).fill_null(value=False)
+
+        def differs(name: str) -> pl.Expr:
+            return (pl.col(f"{name}0") != pl.col(f"{name}1")).fill_null(value=False)
+
+        usable, stated = pl.col("usable0") & pl.col("usable1"), pl.col("state0") & pl.col("state1")
+        other_shape = (usable & differs("shape") & (pl.col("shape0") * pl.col("shape1") != 0)).fill_null(value=False)
+        good = (stated & ~other_shape & same("rows")).fill_null(value=False)
+        exact = good & same("shape", "key", "norm")
+        nothing = (usable & ~other_shape & ~pl.col("state0") & ~pl.col("state1")).fill_null(value=False)
+        grade = pl.when(exact).then(EQUAL).when(other_shape).then(BEYOND).when(nothing | ~_BOTH).then(NOTHING)
         # A number and a name are two prints of a mode that nothing in the log sets equal.
-        digits = [each.str.contains(r"^\d+$") for each in mode]
-        masks = {
-            MODE: ((mode[0] != mode[1]) & (digits[0] == digits[1])).fill_null(value=False).to_numpy(),
-            STATES: (states[0] != states[1]).fill_null(value=False).to_numpy()
-            & cases["apart"].is_null().to_numpy()[case[use]],
-            COPIES: (odd[0] != odd[1]) & (said[0]["copies"] != said[1]["copies"]) & single[case[use]],
-            RANK: ((said[0]["differ"] > 0) != (said[1]["differ"] > 0)) & single[case[use]],
-            SHAPE: other_shape,
-        }
-        return out, [(use[mask], what) for what, mask in masks.items()] + self._one_sided(cases, out, single)
+        digits = [pl.col(f"mode{end}").str.contains(r"^\d+$") for end in "01"]
+        odd = [(pl.col(f"expected{end}") != pl.col(f"copies{end}")).fill_null(value=False) for end in "01"]
+        single = pl.col("ground") != "pieces"
+        forms = {
+            MODE: differs("mode") & (digits[0] == digits[1]), STATES: differs("states") & pl.col("apart").is_null(),
+            COPIES: (odd[0] != odd[1]) & differs("copies") & single, SHAPE: other_shape,
+            RANK: ((pl.col("differ0") > 0) != (pl.col("differ1") > 0)) & single,
+        }  # fmt: skip
+        known = exact & pl.col("norm0").is_finite() & (pl.col("norm0") != 0)
+        bits = pl.sum_horizontal(pl.when(mask).then(1 << what).otherwise(0) for what, mask in forms.items())
+        rows = rows.with_columns(
+            good=good, grade=grade.otherwise(NOT_COMPARED), what=pl.lit(SHAPE), alike=exact, form=bits,
+            relative=pl.when(known).then(0.0).otherwise(np.nan),
+            exact=exact & (pl.col("differ0") == 0) & (pl.col("differ1") == 0), same_rows=same("rows"),
+            same_shape=same("shape"), stated=stated.fill_null(value=False),
+        )  # fmt: skip
+        at = rows.select((pl.col("good") & ~pl.col("alike")).arg_true()).to_series()
+        one, other = self._points(rows["a"].gather(at), rows["b"].gather(at))
+        found = judge(one, other, self.terms.rtol, rows["heads"].gather(at).to_numpy())
+        judged = {**dict(zip(("grade", "relative", "what"), found, strict=True)), "alike": one.alike(other)}
+        judged["alike"] &= one.count > 0
+        for name, values in judged.items():
+            rows = rows.with_columns(rows[name].scatter(at, values))
+        # Noise grows above a state that agrees up to noise: what most of such pairs show is decided at the end.
+        far = ~(pl.col("relative").abs() <= NEAR_FACTOR * self.terms.rtol) | pl.col("relative").is_nan()
+        beyond = pl.col("grade") == BEYOND
+        noisy = (pl.col("ground") == "near") & pl.col("good") & beyond & (pl.col("what") == NORM)
+        rows = rows.with_columns(beyond=beyond, noisy=noisy, doubt=noisy & far)
+        rows = _weakened(rows, pl.col("weak") & pl.col("good")).with_columns(
+            cell=pl.when("noisy").then(NOT_COMPARED).otherwise("grade"),
+            grade=pl.when("noisy").then(WITHIN).otherwise("grade"), form=pl.col("form") | self._one_sided(cases, rows),
+        )  # fmt: skip
+        return rows.select(
+            "case", "slot", "a", "b", "grade", "cell", "what", "relative", "beyond", "doubt", "exact", "alike", "form",
+            "same_rows", "same_shape", "stated",
+        )  # fmt: skip
 
-    @staticmethod
-    def _weaken(rows: _Rows, weak: Array) -> None:
-        """Let values of weak cases that are not equal prove nothing."""
-        at = weak & (rows.grade > EQUAL)
-        rows.grade[at] = rows.cell[at] = NOT_COMPARED
+    def _one_sided(self, cases: pl.DataFrame, rows: pl.DataFrame) -> pl.Series:
+        """Return RECORD or CAPTURES, as bits, where only one of two passes has a record.
 
-    def _one_sided(self, cases: pl.DataFrame, rows: _Rows, single: Array) -> _Found:
-        """Return records that only one of two passes has, unless a cut edge or a way of printing explains it."""
-        at = np.flatnonzero(((rows.a < 0) | (rows.b < 0)) & single[rows.case])
-        # A record may be missing because the log is cut: before its first or behind its last one.
-        for name, there, edges in (("one", rows.b, self.edges[0]), ("other", rows.a, self.edges[1])):
-            cut = np.isin(cases[name].to_numpy()[rows.case[at]], list(edges)) & (there[at] >= 0)
-            ends = [edges[row] for row in cases[name].to_numpy()[rows.case[at[cut]]].tolist()]
-            gone = [
-                not low <= slot <= high for (low, high), slot in zip(ends, rows.slot[at[cut]].tolist(), strict=True)
-            ]
-            at = np.delete(at, np.flatnonzero(cut)[gone])
-        alone = cases.select("role", "mine", "theirs", "apart").gather(rows.case[at])
-        alone = alone.with_columns(slot=rows.slot[at], lacking=(rows.b[at] < 0).astype(np.int8))
-        kinds, words = alone.unique(), []
-        for role, mine, theirs, apart, slot, lacking in kinds.iter_rows():
-            has, lacks = (
-                slot in self.usual[side].get((role, (mine, theirs)[side]), ()) for side in (1 - lacking, lacking)
+        Nothing where a cut edge (before the first record of the log, behind the last one) or a way of printing explains
+        it.
+        """
+        out = np.zeros(rows.height, np.int32)
+        rows = rows.select("case", "slot", "a", "b").with_row_index("row").filter(~_BOTH)
+        of_case = cases.select(*NAMES, "role", "mine", "theirs", "apart", "ground").gather(rows["case"])
+        rows = pl.concat([rows, of_case], how="horizontal").filter(pl.col("ground") != "pieces")
+        for lacking, record in enumerate("ab"):
+            alone = rows.filter(pl.col(record) < 0).join(
+                self.edges[lacking], left_on=NAMES[lacking], right_on="p", how="left"
             )
-            usual = has and not lacks and not slot & 0xFF
-            words.append(RECORD if not usual else CAPTURES if is_capture(slot) and apart is not None else -1)
-        kinds = kinds.with_columns(what=pl.Series(words, dtype=pl.Int8))
-        what = alone.join(kinds, on=alone.columns, nulls_equal=True, maintain_order="left")["what"].to_numpy()
-        return [(at[what == each], each) for each in (RECORD, CAPTURES)]
+            alone = alone.filter(pl.col("slot").is_between("low", "high").fill_null(value=True))
+            for (role, *phases, apart, slot), same in alone.group_by("role", "mine", "theirs", "apart", "slot"):
+                has, lacks = (slot in self.usual[side].get((role, phases[side]), ()) for side in (1 - lacking, lacking))
+                if not (has and not lacks and not slot & 0xFF):
+                    out[same["row"].to_numpy()] = 1 << RECORD
+                elif is_capture(slot) and apart is not None:
+                    out[same["row"].to_numpy()] = 1 << CAPTURES
+        return pl.Series(out)
 
     def captured_apart(self, one: tuple[str, str], other: tuple[str, str]) -> int | None:
         """Return the lowest slot that only one run captures in passes of a role and phase, None when there is none.
@@ -360,123 +336,103 @@ class _Comparer:
             return None
         return min(captured[0] ^ captured[1], default=None)
 
-    def _summed(self, cases: pl.DataFrame, rows: _Rows, found: _Found) -> tuple[pl.DataFrame, _Rows, _Found]:
-        """Add to cases whether all that was compared is equal, nothing is beyond tolerance, the joined states agree."""
-        number = cases.height
-
-        def any_of(mask: Array) -> Array:
-            return np.bincount(rows.case[mask], minlength=number) > 0
-
-        unsound = np.zeros(number, bool)
-        for at, _ in found:
-            unsound[rows.case[at]] = True
-        compared, join = rows.grade >= EQUAL, rows.slot == JOIN
-        agrees = ~any_of(rows.grade == BEYOND) & ~unsound
-        whole = ~any_of(join & compared) & agrees & ~cases["weak"].to_numpy() & cases["apart"].is_null().to_numpy()
-        cases = cases.with_columns(
-            identical=agrees & ~any_of(rows.grade == WITHIN), agreed=agrees & any_of(compared),
-            trusted=whole | any_of(join & compared & (rows.grade != BEYOND)),
-        )  # fmt: skip
-        return cases, rows, found
-
     # the draft passes of a round
 
-    def _followers(self, leads: pl.DataFrame) -> tuple[pl.DataFrame, _Rows, _Found]:
-        """Compare the draft passes of rounds, as far as what they were given agrees."""
+    def _followers(self, leads: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
+        """Compare the draft passes of rounds, as far as what they were given agrees: cases and their records."""
         cases = self._side_by_side(leads)
-        rows, found = self._rows(cases)
-        number = cases.height
-        read, kept = np.full(number, -1), np.full(number, -1)
-        for at, slot in ((read, READ), (kept, JOIN)):
-            there = np.flatnonzero((rows.slot == slot) & (rows.a >= 0) & (rows.b >= 0))
-            there = there[self.sides[0].array["state"][rows.a[there]] & self.sides[1].array["state"][rows.b[there]]]
-            at[rows.case[there]] = there
-        alike = np.bincount(rows.case[rows.alike], minlength=number) > 0
-        exact = np.bincount(rows.case[~rows.exact], minlength=number) == 0
-        trusted, reads = cases["trusted"].to_numpy(), cases["phase"].is_in(["extend", "draft_extend"]).to_numpy()
-        known, inputs, outputs = read >= 0, rows.take(read), rows.take(kept)
-        same_rows, same_shape = self._same(inputs, "rows"), self._same(inputs, "shape")
-        left_out = np.zeros(number, bool)
-        for side, names in zip(self.sides, (("one", "lead"), ("other", "other_lead")), strict=True):
-            lengths = [side.passes["rows"].gather(cases[name]).fill_null(-1).to_numpy() for name in names]
-            left_out |= lengths[0] != lengths[1]
-        spec = (cases["phase"] == "draft_extend").to_numpy() & (not self.terms.same_spec)
-        first = np.diff(cases["pair"].to_numpy().astype(int), prepend=-1) != 0
-        differs = known & same_rows & same_shape & inputs.beyond & ~alike
-        stale = trusted & ~left_out & ~((inputs.what == NORM) & (self.terms.topk > 1))
-        handed = self._handed_otherwise(inputs, outputs, read, kept)
-        why = np.select(
-            [spec, ~known & ~alike & ~exact & ~trusted, ~known, ~same_rows, ~same_shape & ~trusted, ~differs,
-             reads & ~trusted, reads & ~stale, ~reads & (first | ~handed)],
-            ["spec", "joined", "", "rows", "joined", "", "joined", "rows", "draft"], "",
+        rows, columns = self._rows(cases), cases.columns
+        cases = cases.with_columns(case=pl.int_range(pl.len()))
+        states = rows.filter(_BOTH, "stated").select(
+            "case", "slot", "a", "b", "beyond", "same_rows", "same_shape", of="what"
+        )
+        for slot, suffix in ((READ, ""), (JOIN, "_kept")):
+            found = states.filter(slot=slot).drop("slot")
+            cases = cases.join(found, on="case", how="left", suffix=suffix or "_", maintain_order="left")
+        marks = rows.group_by("case").agg(pl.col("alike").any(), pl.col("exact").all())
+        left_out = [
+            side.passes["rows"].gather(cases[name]).ne_missing(side.passes["rows"].gather(cases[lead]))
+            for side, name, lead in zip(self.sides, NAMES, ("lead", "other_lead"), strict=True)
+        ]
+        known, same_rows, same_shape = pl.col("a").is_not_null(), pl.col("same_rows"), pl.col("same_shape")
+        cases = cases.join(marks, on="case", how="left", maintain_order="left").with_columns(
+            left_out=left_out[0] | left_out[1], handed=self._handed_otherwise(cases)
+        )
+        differs = known & same_rows & same_shape & pl.col("beyond") & ~pl.col("alike")
+        cases = cases.with_columns(differs=differs.fill_null(value=False))
+        alone = ~known & ~pl.col("alike") & ~pl.col("exact")
+        stale = pl.col("trusted") & ~pl.col("left_out") & ~((pl.col("of") == NORM) & (self.terms.topk > 1))
+        why = (
+            pl.when((pl.col("phase") == "draft_extend") & (not self.terms.same_spec)).then(pl.lit("spec"))
+            .when(alone & ~pl.col("trusted")).then(pl.lit("joined"))
+            .when(~known).then(pl.lit(""))
+            .when(~same_rows).then(pl.lit("rows"))
+            .when(~same_shape & ~pl.col("trusted")).then(pl.lit("joined"))
+            .when(~pl.col("differs")).then(pl.lit(""))
+            .when(_READS & ~pl.col("trusted")).then(pl.lit("joined"))
+            .when(_READS & ~stale).then(pl.lit("rows"))
+            .when(~_READS & (_FIRST | ~pl.col("handed"))).then(pl.lit("draft"))
+            .otherwise(pl.lit(""))
         )  # fmt: skip
         # A draft step is comparable behind one that was compared; what reads the target's state begins anew.
-        bad = np.cumsum((why != "") | (first & ~reads))
-        start = np.maximum.accumulate(np.where(reads | first, np.arange(number), 0))
-        before = np.append(0, bad)[:-1] - np.append(0, bad)[start]
-        why = np.where(~reads & ((before > 0) | first), "draft", why)
-        good, only = why == "", differs & (why == "")
-        shown = (kept >= 0) & self._same(outputs, "shape") & outputs.beyond & (outputs.what != NOT_FINITE)
-        skip, at = np.zeros(number, bool), np.flatnonzero(shown & good & ~only)
-        skip[at] = self._other_token(cases[at], outputs.what[at])
-        reasons = cases.with_columns(why=pl.Series(why.tolist(), dtype=pl.String)).filter(~good)
-        self._count_apart(0, reasons.select("why", p="one"))
-        self._count_apart(1, reasons.select("why", p="other"))
-        self._weaken(rows, (~known & ~alike & ~exact)[rows.case] & (rows.what != SHAPE))
-        both = (rows.a >= 0) & (rows.b >= 0)
-        skipped = skip[rows.case] & (rows.slot == JOIN) & both
-        rows.grade[skipped], rows.cell[skipped] = NOTHING, NOT_COMPARED
-        wanted = good[rows.case] & (~only[rows.case] | (rows.slot == READ))
-        place = np.cumsum(wanted) - 1
-        found = [(place[at[wanted[at] & ~skipped[at]]], what) for at, what in found]
-        rows = rows.take(wanted)
-        rows.case = (np.cumsum(good) - 1)[rows.case]
-        return self._summed(cases.filter(good), rows, found)
-
-    def _same(self, rows: _Rows, name: str) -> Array:
-        """Return whether the shapes, or numbers of rows, of joined records are the same."""
-        one, other = (
-            side.array[name][side.array["form"][at]] for side, at in zip(self.sides, (rows.a, rows.b), strict=True)
+        cases = cases.with_columns(alone=alone, why=why).with_columns(
+            bad=((pl.col("why") != "") | (_FIRST & ~_READS)).cast(pl.Int64), chain=(_READS | _FIRST).cum_sum()
         )
-        found: Array = one == other
-        return found
+        behind = (pl.col("bad").cum_sum() - pl.col("bad")).over("chain") > 0
+        cases = cases.with_columns(
+            why=pl.when(~_READS & (behind | _FIRST)).then(pl.lit("draft")).otherwise("why")
+        ).with_columns(good=pl.col("why") == "")
+        for side, name in enumerate(NAMES):
+            self._leave(side, cases.filter(~pl.col("good")).select("why", p=name))
+        shown = pl.col("same_shape_kept") & pl.col("beyond_kept") & (pl.col("of_kept") != NOT_FINITE)
+        at = cases.select((shown & pl.col("good") & ~pl.col("differs")).fill_null(value=False).arg_true()).to_series()
+        skip = np.zeros(cases.height, bool)
+        skip[at.to_numpy()] = self._other_token(cases.gather(at))
+        of_case = cases.select("good", "alone", only="differs", skip=pl.Series(skip), new=pl.col("good").cum_sum() - 1)
+        rows = pl.concat([rows, of_case.gather(rows["case"])], how="horizontal")
+        rows = _weakened(rows, pl.col("alone") & (pl.col("what") != SHAPE), "grade", "cell")
+        skipped = pl.col("skip") & (pl.col("slot") == JOIN) & _BOTH
+        rows = rows.filter(pl.col("good") & (~pl.col("only") | (pl.col("slot") == READ))).with_columns(
+            grade=pl.when(skipped).then(NOTHING).otherwise("grade"),
+            cell=pl.when(skipped).then(NOT_COMPARED).otherwise("cell"),
+            form=pl.when(skipped).then(0).otherwise("form"), case=pl.col("new").cast(pl.Int64),
+        ).drop(of_case.columns)  # fmt: skip
+        cases = cases.filter("good").select(columns)
+        return _summed(cases, rows), rows
 
     def _side_by_side(self, leads: pl.DataFrame) -> pl.DataFrame:
         """Return the draft passes of rounds side by side: in order where there are equally many, else by phase."""
         parts = []
-        for rounds, name in zip(self.alignment.rounds, ("one", "other"), strict=True):
+        for rounds, name in zip(self.alignment.rounds, NAMES, strict=True):
             pair = leads.select("pair", p=name).join(rounds.filter(place=0).select("p", "round"), on="p")
             found = rounds.filter(pl.col("place") > 0).join(pair.select("pair", "round"), on="round")
             parts.append(found.select("pair", "place", "phase", pl.col("p").alias(name), number=pl.len().over("pair")))
         sizes = [part.select("pair", "number").unique() for part in parts]
-        even = sizes[0].join(sizes[1], on=["pair", "number"])["pair"].implode()
-        in_order, by_phase = (
-            [part.filter(pl.col("pair").is_in(even) == each).with_columns(nth=nth) for part in parts]
-            for each, nth in ((True, pl.col("place")), (False, pl.int_range(pl.len()).over("pair", "phase")))
-        )
-        both = pl.concat([
-            one.join(other, on=on, how="full", coalesce=True).select("pair", "place", "one", "other")
-            for (one, other), on in ((in_order, ["pair", "nth"]), (by_phase, ["pair", "phase", "nth"]))
-        ])  # fmt: skip
-        for side, (name, lacks) in enumerate((("one", "other"), ("other", "one"))):
-            self.gone.append(both.filter(pl.col(lacks).is_null()).select(p=name, side=side, at_end=pl.lit(value=False)))
-        both = both.drop_nulls().sort("pair", "place")
+        even = pl.col("pair").is_in(sizes[0].join(sizes[1], on=["pair", "number"])["pair"].implode())
+        nth = pl.when(even).then("place").otherwise(pl.int_range(pl.len()).over("pair", "phase"))
+        parts = [part.with_columns(nth=nth, kind=pl.when(~even).then("phase")) for part in parts]
+        both = parts[0].join(parts[1], on=["pair", "kind", "nth"], how="full", coalesce=True, nulls_equal=True)
+        for side, (name, lacks) in enumerate((NAMES, NAMES[::-1])):
+            self._leave(side, both.filter(pl.col(lacks).is_null()).select(p=name))
+        both = both.select("pair", "place", *NAMES).drop_nulls().sort("pair", "place")
         lead = leads.select("pair", "ground", "lowest", "trusted", "at", "first", lead="one", other_lead="other")
-        return self._cases(
-            both.join(lead, on="pair", maintain_order="left").with_columns(weak=pl.col("ground") == "place")
-        )
+        both = both.join(lead, on="pair", maintain_order="left")
+        return self._cases(both.with_columns(weak=pl.col("ground") == "place"))
 
-    def _handed_otherwise(self, read: _Rows, kept: _Rows, has_read: Array, has_kept: Array) -> Array:
+    def _handed_otherwise(self, cases: pl.DataFrame) -> pl.Series:
         """Return whether one run hands on the output of the draft pass before, and the other something else."""
-        found = np.zeros(len(has_read), bool)
-        at = np.flatnonzero((np.roll(has_kept, 1) >= 0) & (has_read >= 0) & read.beyond)
-        given = [Points.of(side, rows[at - 1]) for side, rows in zip(self.sides, (kept.a, kept.b), strict=True)]
-        got = [Points.of(side, rows[at]) for side, rows in zip(self.sides, (read.a, read.b), strict=True)]
+        found = np.zeros(cases.height, bool)
+        before = cases.select(pl.col("a_kept", "b_kept").shift())
+        at = cases.select(
+            (before["a_kept"].is_not_null() & pl.col("beyond")).fill_null(value=False).arg_true()
+        ).to_series()
+        given = self._points(*before.gather(at))
+        got = self._points(*cases.select("a", "b").gather(at))
         handed = [one.alike(other) for one, other in zip(given, got, strict=True)]
-        found[at] = given[0].alike(given[1]) & (handed[0] != handed[1])
-        return found
+        found[at.to_numpy()] = given[0].alike(given[1]) & (handed[0] != handed[1])
+        return pl.Series(found)
 
-    def _other_token(self, cases: pl.DataFrame, what: Array) -> Array:
+    def _other_token(self, cases: pl.DataFrame) -> Array:
         """Return whether the next verify pass shows that the draft was given another token in the two runs.
 
         The draft also reads the token the target just sampled, which no line prints. It is the first row of the next
@@ -485,38 +441,33 @@ class _Comparer:
         """
         found = np.zeros(cases.height, bool)
         lowest = [
-            _next_verify(side, rounds, cases[lead].to_numpy(), cases["lowest"].to_numpy())
+            next_verify(side, rounds, cases[lead].to_numpy(), cases["lowest"].to_numpy())
             for side, rounds, lead in zip(self.sides, self.alignment.rounds, ("lead", "other_lead"), strict=True)
         ]
         good = np.flatnonzero((lowest[0] >= 0) & (lowest[1] >= 0))
         one, other = (Points.of(side, rows[good]) for side, rows in zip(self.sides, lowest, strict=True))
         same_first = one.same_head(other) | (one.distance(other) <= HEAD_TOLERANCE / 10)
-        found[good] = ~one.alike(other) & (~same_first | (what[good] == NORM))
+        found[good] = ~one.alike(other) & (~same_first | (cases["of_kept"].to_numpy()[good] == NORM))
         return found
 
     # the books
 
-    def _books(self, cases: pl.DataFrame, rows: _Rows, found: _Found) -> None:
+    def _books(self, cases: pl.DataFrame, rows: pl.DataFrame) -> None:
         """Count what every state came to, and describe each way of differing at its first place."""
-        order = cases.select(pl.arg_sort_by("pair", "place")).to_series().to_numpy()
-        rank = np.empty(len(order), np.int64)
-        rank[order] = np.arange(len(order))
+        order = cases.select(pl.arg_sort_by("pair", "place")).to_series()
         equal = pl.col("agreed") & pl.col("identical")
-        self.cases = cases[order].with_row_index("case").with_columns(
+        self.cases = cases.gather(order).with_row_index("case").with_columns(
             equal_before=equal.cum_sum() - equal, agreeing_before=pl.col("agreed").cum_sum() - pl.col("agreed"),
             previous=pl.when("agreed").then("case").forward_fill().shift(1),
         )  # fmt: skip
-        rows.case = rank[rows.case]
-        self.rows = rows
-        kinds = self.cases.select("role", "phase", near=pl.col("ground") == "near").gather(rows.case)
-        names = ("case", "slot", "a", "b", "cell", "relative", "doubt", "what")
-        table = kinds.with_columns(**{name: getattr(rows, name) for name in names}, graded=rows.grade >= EQUAL)
+        self.rows = rows.with_columns(case=order.arg_sort().gather(rows["case"]))
+        kinds = self.cases.select("role", "phase", near=pl.col("ground") == "near").gather(self.rows["case"])
+        table = pl.concat([self.rows, kinds], how="horizontal").with_columns(pl.col("relative").fill_nan(None))
         key = ["role", "phase", "slot"]
-        near = table.filter("near", "graded").group_by(key).agg(pl.len(), pl.col("doubt").sum())
+        near = table.filter("near", pl.col("grade") >= EQUAL).group_by(key).agg(pl.len(), pl.col("doubt").sum())
         settled = near.filter(2 * pl.col("doubt") > pl.col("len")).select(*key, most=pl.lit(value=True))
         table = table.join(settled, on=key, how="left", maintain_order="left").with_columns(
-            pl.when(pl.col("doubt") & pl.col("most")).then(BEYOND).otherwise("cell").alias("cell"),
-            pl.col("relative").fill_nan(None),
+            cell=pl.when(pl.col("doubt") & pl.col("most")).then(BEYOND).otherwise("cell")
         )
         judged = pl.col("cell") >= EQUAL
         largest = pl.when(judged).then(pl.col("relative").abs()).arg_max()
@@ -526,20 +477,21 @@ class _Comparer:
             largest_at=pl.concat_list("a", "b").get(largest), only_baseline=(pl.col("b") < 0).sum(),
             only_candidate=(pl.col("a") < 0).sum(), not_compared=(pl.col("cell") == NOT_COMPARED).sum(),
         )  # fmt: skip
-        values = table.filter((pl.col("cell") == BEYOND) & (pl.col("what") > SHAPE))
+        values = table.filter((pl.col("cell") == BEYOND) & (pl.col("what") > SHAPE)).with_columns(kind=pl.lit(-1))
         forms = [
-            table[at].with_columns(what=pl.lit(what, pl.Int8), relative=pl.lit(None, pl.Float64)) for at, what in found
+            table.filter(pl.col("form") & (1 << what) > 0).with_columns(
+                kind=pl.lit(what), what=pl.lit(what), relative=pl.lit(None, pl.Float64)
+            )
+            for what in range(SHAPE + 1)
         ]
-        every = pl.concat([values, *forms]).sort("case", "slot", "what").with_columns(
-            kind=pl.when(pl.col("what") > SHAPE).then(-1).otherwise("what"),
-            state=pl.when(pl.col("what") == CAPTURES).then(None).otherwise("slot"),
+        every = pl.concat([values, *forms], how="vertical_relaxed").sort("case", "slot", "what").with_columns(
+            state=pl.when(pl.col("what") != CAPTURES).then("slot"),
             lacking=(pl.col("what") == RECORD) & (pl.col("a") < 0),
         )  # fmt: skip
         for _, same in every.group_by("kind", "role", "phase", "state", "lacking", maintain_order=True):
             difference = self._difference(same.row(0, named=True))
             difference.count = int((same["slot"] == same["slot"][0]).sum())
-            sizes = same["relative"].abs()
-            at = sizes.arg_max()
+            at = same["relative"].abs().arg_max()
             difference.largest = None if at is None else same["relative"][at]
             self.out.differences.append(difference)
         self._other_captures()
@@ -558,12 +510,10 @@ class _Comparer:
                 spots.append(self.spot(side, row, record, value, missing=what == RECORD and record < 0))
         same_head = None
         if what > SHAPE:
-            one, other = (Points.of(side, np.array([record])) for side, record in zip(self.sides, records, strict=True))
+            one, other = self._points(*(pl.Series([record]) for record in records))
             same_head = bool(one.same_head(other)[0]) if one.count[0] and other.count[0] else None
-        here = (
-            (self.rows.case == found["case"])
-            & (self.rows.slot < found["slot"])
-            & np.isin(self.rows.grade, (EQUAL, WITHIN))
+        here = self.rows.filter(
+            pl.col("slot") < found["slot"], pl.col("grade").is_in([EQUAL, WITHIN]), case=found["case"]
         )
         previous = None
         if case["previous"] is not None:
@@ -572,14 +522,10 @@ class _Comparer:
         pieces = self.alignment.pieces.get(case["first"], ([0], [0])) if case["ground"] == "pieces" else ([0], [0])
         return Difference(
             WHATS[what], case["role"], case["phase"], case["during"], found["slot"], case["ground"],
-            (case["at"], case["place"], found["slot"]), (spots[0], spots[1]), passes, self._lengths(passes),
-            found["relative"], found["relative"], (len(pieces[0]), len(pieces[1])), same_head, 1, case["equal_before"],
-            case["agreeing_before"], sorted(self.rows.slot[here].tolist()),
-            previous,
+            (case["at"], case["place"], found["slot"]), (spots[0], spots[1]), passes, found["relative"],
+            found["relative"], (len(pieces[0]), len(pieces[1])), same_head, 1, case["equal_before"],
+            case["agreeing_before"], sorted(here["slot"].to_list()), previous,
         )  # fmt: skip
-
-    def _lengths(self, passes: tuple[int, int]) -> tuple[int | None, int | None]:
-        return self.sides[0].passes["rows"][passes[0]], self.sides[1].passes["rows"][passes[1]]
 
     def _value(self, what: int, side: int, record: int) -> Any:
         """Return what one side prints of a difference."""
@@ -620,65 +566,82 @@ class _Comparer:
                 firsts.append(like.sort("complete", descending=True, maintain_order=True)["p"][0])
             before = self.cases.filter((pl.col("at") < sum(firsts)) & pl.col("agreed"))
             spots = [self.spot(side, row, -1, self._captured(side, row)) for side, row in enumerate(firsts)]
-            passes = firsts[0], firsts[1]
             self.out.differences.append(Difference(
                 WHATS[CAPTURES], *key, self.sides[0].passes["during"][firsts[0]], slot, None, (sum(firsts), 0, slot),
-                (spots[0], spots[1]), passes, self._lengths(passes), equal_before=int(before["identical"].sum()),
+                (spots[0], spots[1]), (firsts[0], firsts[1]), equal_before=int(before["identical"].sum()),
                 agreeing_before=before.height,
             ))  # fmt: skip
 
     # what has no partner
 
-    def _rest(self) -> None:
-        """Account for rounds without a partner, their draft passes with them."""
-        for side, name in enumerate(("one", "other")):
-            rounds, rest = self.alignment.rounds[side], self.alignment.rest.filter(pl.col(name) >= 0)
-            lead = rounds.select("p", "round").join(rest.select("reason", "at_end", p=name), on="p").drop("p")
-            passes = rounds.select("p", "round").join(lead, on="round")
-            self.gone.append(passes.filter(pl.col("reason") == "").select("p", pl.lit(side).alias("side"), "at_end"))
-            self._count_apart(side, passes.select("p", why="reason").filter(pl.col("why") != ""))
-        for side in (0, 1):
-            self._alone(side, pl.concat([each.filter(side=side) for each in self.gone]).sort("p"))
-
-    def _alone(self, side: int, gone: pl.DataFrame) -> None:
-        """Count passes that only one run has; keep those by themselves that are fragments."""
-        kept = self.sides[side]
-        kinds = gone.with_columns(kept.passes.select("role", "phase").gather(gone["p"]))
-        counted = kinds.group_by("role", "phase", "at_end", maintain_order=True).agg(pl.len(), pl.col("p").first())
-        for role, phase, at_end, number, first in counted.iter_rows():
-            self.out.alone[side, role, phase, at_end] = number, self.spot(side, first)
-        slots: dict[int, set[int]] = {row: set() for row in kinds["p"].to_list()}
-        for row, slot in (
-            kept.records.select(pl.col("p").cast(pl.Int64), "slot").filter(pl.col("p").is_in(list(slots))).iter_rows()
-        ):
-            slots[row].add(slot)
-        for row, role, phase in kinds.select("p", "role", "phase").iter_rows():
-            low, high = self.edges[side].get(row, (-1, 1 << 60))
-            if any(low <= slot <= high for slot in self.usual[side].get((role, phase), frozenset()) - slots[row]):
-                self.out.fragments.append((side, role, phase, self.spot(side, row)))
+    def _leave(self, side: int, passes: pl.DataFrame) -> None:
+        """Take passes (p, why, at_end) that are not compared."""
+        kept = passes.with_columns(self.sides[side].passes.select("role", "phase").gather(passes["p"]))
+        empty = {"why": pl.lit(""), "at_end": pl.lit(value=False)}
+        kept = kept.with_columns(**{name: value for name, value in empty.items() if name not in passes.columns})
+        self.left.append(kept.select("p", "role", "phase", "why", "at_end", side=pl.lit(side)))
 
     def _apart(self, why: str, pairs: pl.DataFrame, *, leads: bool = True) -> None:
-        """Count the rounds of pairs as not comparable; without ``leads`` only the draft passes in them."""
-        for side, name in enumerate(("one", "other")):
-            rows = [
-                row
+        """Leave out the rounds of pairs, as not comparable; without ``leads`` only the draft passes in them."""
+        for side, (name, rounds) in enumerate(zip(NAMES, self.alignment.rounds, strict=True)):
+            pieces = (
+                self.alignment.pieces.get(one, ([row], [row]))[side]
                 for one, row in pairs.select("first", name).iter_rows()
-                for row in self.alignment.pieces.get(one, ([row], [row]))[side]
-            ]
-            rounds = self.alignment.rounds[side]
-            within = rounds.filter(pl.col("p").is_in(rows))["round"].implode()
+            )
+            within = rounds.filter(pl.col("p").is_in([row for rows in pieces for row in rows]))["round"].implode()
             passes = rounds.filter(pl.col("round").is_in(within) & ((pl.col("place") > 0) | leads))
-            self._count_apart(side, passes.select("p", why=pl.lit(why)))
+            self._leave(side, passes.select("p", why=pl.lit(why)))
 
-    def _count_apart(self, side: int, passes: pl.DataFrame) -> None:
-        """Count passes that are not comparable, with the reason."""
-        kinds = passes.with_columns(self.sides[side].passes.select("role", "phase").gather(passes["p"]))
-        for role, phase, why, number in kinds.group_by("role", "phase", "why").len().iter_rows():
-            self.out.apart[side, role, phase, why] += number
+    def _rest(self) -> None:
+        """Account for rounds without a partner, their draft passes with them, and find the fragments among them."""
+        for side, (name, rounds) in enumerate(zip(NAMES, self.alignment.rounds, strict=True)):
+            rest = self.alignment.rest.filter(pl.col(name) >= 0).select("at_end", p=name, why="reason")
+            lead = rounds.select("p", "round").join(rest, on="p").drop("p")
+            self._leave(side, rounds.select("p", "round").join(lead, on="round"))
+        left = pl.concat(self.left).sort("side", "p", maintain_order=True)
+        kinds = left.group_by("side", "role", "phase", "why", "at_end", maintain_order=True)
+        self.out.left = kinds.agg(number=pl.len(), first=pl.col("p").first())
+        for side, kept in enumerate(self.sides):
+            gone = left.filter(side=side, why="").join(self.edges[side], on="p", how="left", maintain_order="left")
+            slots: dict[int, set[int]] = {row: set() for row in gone["p"].to_list()}
+            records = kept.records.select(pl.col("p").cast(pl.Int64), "slot").filter(pl.col("p").is_in(list(slots)))
+            for row, slot in records.iter_rows():
+                slots[row].add(slot)
+            for row, role, phase, low, high in gone.select("p", "role", "phase", "low", "high").iter_rows():
+                lacks = self.usual[side].get((role, phase), frozenset()) - slots[row]
+                if any(low is None or low <= slot <= high for slot in lacks):
+                    self.out.fragments.append((side, role, phase, self.spot(side, row)))
 
 
-def _edges(side: Side, rounds: pl.DataFrame) -> dict[int, tuple[int, int]]:
-    """Return the lowest and highest slot of the first and last pass of every lane: a cut log may lack those beyond."""
+def _weakened(rows: pl.DataFrame, weak: pl.Expr, *names: str) -> pl.DataFrame:
+    """Let values of weak cases that are not equal prove nothing."""
+    nothing = weak & (pl.col("grade") > EQUAL)
+    return rows.with_columns(
+        pl.when(nothing).then(NOT_COMPARED).otherwise(name).alias(name) for name in names or ("grade",)
+    )
+
+
+def _summed(cases: pl.DataFrame, rows: pl.DataFrame) -> pl.DataFrame:
+    """Add to cases whether all that was compared is equal, nothing is beyond tolerance, the joined states agree."""
+    grade, join = pl.col("grade"), pl.col("slot") == JOIN
+    sums = rows.group_by("case").agg(
+        bad=((grade == BEYOND) | (pl.col("form") > 0)).any(), within=(grade == WITHIN).any(),
+        some=(grade >= EQUAL).any(), joins=(join & (grade >= EQUAL)).any(),
+        good_join=(join & grade.is_in([EQUAL, WITHIN])).any(),
+    )  # fmt: skip
+    cases = cases.drop("case", strict=False).with_columns(case=pl.int_range(pl.len()))
+    cases = cases.join(sums, on="case", how="left", maintain_order="left").with_columns(
+        pl.col(sums.columns[1:]).fill_null(value=False)
+    )
+    whole = ~pl.col("joins") & ~pl.col("bad") & ~pl.col("weak") & pl.col("apart").is_null()
+    return cases.with_columns(
+        identical=~pl.col("bad") & ~pl.col("within"), agreed=~pl.col("bad") & pl.col("some"),
+        trusted=whole | pl.col("good_join"),
+    ).drop(sums.columns)  # fmt: skip
+
+
+def _edges(side: Side, rounds: pl.DataFrame) -> pl.DataFrame:
+    """Return the first and last pass (p) of every lane, with the slots (low, high) a cut log lacks beyond."""
     ends = rounds.group_by("lane").agg(first=pl.col("p").first(), last=pl.col("p").last())
     found: dict[int, tuple[int, int]] = {}
     for name in ("first", "last"):
@@ -689,24 +652,5 @@ def _edges(side: Side, rounds: pl.DataFrame) -> dict[int, tuple[int, int]]:
             # A warm-up is known by the start-up lines before it: nothing is cut off there.
             low = int(slots.min()) if name == "first" and during != "warmup" else low
             found[row] = low, int(slots.max()) if name == "last" else high
-    return found
-
-
-def _next_verify(side: Side, rounds: pl.DataFrame, leads: Array, lowest: Array) -> Array:
-    """Return the record of the lowest state of the next verify pass of the lane, a few rounds on; -1 for none."""
-    lead = rounds.filter(place=0)
-    rows, lane, verify = lead["p"].to_numpy(), lead["lane"].to_numpy(), (lead["phase"] == "verify").to_numpy()
-    where = np.full(side.passes.height, -1)
-    where[rows] = np.arange(len(rows))
-    at, found = where[leads], np.full(len(leads), -1)
-    for step in range(1, _REACH + 1):
-        later = np.minimum(at + step, len(rows) - 1)
-        going = (at + step < len(rows)) & (lane[later] == lane[at]) & (found < 0)
-        found = np.where(going & verify[later], rows[later], found)
-    first, last = (side.passes[name].to_numpy()[found] for name in ("first", "last"))
-    out = np.full(len(leads), -1)
-    for step in range(int((last - first).max(initial=-1)) + 1):
-        record = np.minimum(first + step, last)
-        hit = (found >= 0) & (out < 0) & (side.array["slot"][record] == lowest) & side.array["state"][record]
-        out = np.where(hit, record, out)
-    return out
+    rows = [(row, *ends) for row, ends in found.items()]
+    return pl.DataFrame(rows, schema=dict.fromkeys(("p", "low", "high"), pl.Int64), orient="row")

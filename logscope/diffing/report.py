@@ -233,7 +233,7 @@ class _Answer:
             ]
             return f"nothing could be compared: {'; '.join(empty) or agree}"
         role = self.alignment.role
-        pairs = sum(number for (who, _), number in self.found.paired.items() if who == role)
+        pairs = sum(number for number, _ in self.found.paired.values())
         mostly = role is None or 2 * pairs >= min(sum(phases[role].values()) for phases in self.phases)
         return f"{'same' if mostly else 'no difference in what can be compared'}: {agree}"
 
@@ -242,10 +242,7 @@ class _Answer:
         role = self.alignment.role
         if role is None:
             return "no forward passes that both print"
-        pairs, equal = (
-            sum(number for (who, _), number in found.items() if who == role)
-            for found in (self.found.paired, self.found.identical)
-        )
+        pairs, equal = (sum(each) for each in zip((0, 0), *self.found.paired.values(), strict=True))
         if not pairs:
             return f"no {role} pass of one run could be found in the other"
         totals = [sum(phases[role].values()) for phases in self.phases]
@@ -524,16 +521,10 @@ class _Answer:
     def _fact(self, difference: Difference) -> dict[str, Any]:
         """Return a difference as plain values."""
         sides = {
-            name: {
-                "file": spot.file,
-                "line": spot.line,
-                "pass": spot.number,
-                "ordinal": spot.ordinal,
-                "rows": rows,
-                "value": spot.value,
-            }
-            for name, spot, rows in zip(SIDES, difference.sides, difference.rows, strict=True)
-        }
+            name: {"file": spot.file, "line": spot.line, "pass": spot.number, "ordinal": spot.ordinal,
+                   "rows": side.passes["rows"][row], "value": spot.value}
+            for name, side, row, spot in zip(SIDES, self.sides, difference.passes, difference.sides, strict=True)
+        }  # fmt: skip
         previous = difference.previous
         return {
             "what": difference.what, "role": difference.role, "phase": difference.phase, "during": difference.during,
@@ -626,37 +617,21 @@ class _Answer:
 
     def _coverage(self) -> None:
         """Say how many passes were compared, which were not and why, and which only one run has."""
-        found, out, role = self.found, self.out, self.alignment.role
+        out, role = self.out, self.alignment.role
         paired: dict[str, dict[str, Any]] = {}
         out.facts["passes"] = paired
-        numbers, equal = (
-            {ground: n for (who, ground), n in each.items() if who == role} for each in (found.paired, found.identical)
-        )
+        numbers, equal = ({ground: pair[at] for ground, pair in self.found.paired.items()} for at in (0, 1))
         moved = int(self.alignment.pairs["moved"].sum())
         for each in _ROLES:
             totals = [sum(phases[each].values()) for phases in self.phases]
             if any(totals):
-                paired[each] = {"baseline": totals[0], "candidate": totals[1]}
+                paired[each] = dict(zip(SIDES, totals, strict=True))
                 if each == role:
-                    paired[each] |= {
-                        "pairs": sum(numbers.values()),
-                        "by_ground": numbers,
-                        "identical": equal,
-                        "moved": moved,
-                    }
+                    said = {"pairs": sum(numbers.values()), "by_ground": numbers, "identical": equal, "moved": moved}
                 else:
-                    paired[each] |= {"pairs": found.drafts, "identical": found.identical_drafts}
-        keys = sorted({key[1:] for key in found.apart}, key=lambda key: (_ROLES.index(key[0]), *key[1:]))
-        rows: list[dict[str, Any]] = [
-            {"role": each, "phase": phase, "reason": why}
-            | {name: found.apart[side, each, phase, why] for side, name in enumerate(SIDES)}
-            for each, phase, why in keys
-        ]
-        out.facts["not_comparable"] = rows
-        said = [{**row, "reason": _REASONS[row["reason"]]} for row in rows]
-        names = "role phase! reason! baseline!> candidate!>"
-        add_table(out, "not_comparable", said, "passes that are not comparable, and why", names)
-        self._alone()
+                    said = dict(zip(("pairs", "identical"), self.found.drafts, strict=True))
+                paired[each] |= said
+        self._left()
         left_out = [side.passes.filter(during="graph_capture").height for side in self.sides]
         if any(left_out):
             out.notes.append(f"dummy passes of graph capture are not compared ({left_out[0]} and {left_out[1]})")
@@ -674,16 +649,25 @@ class _Answer:
         if self.alignment.merged and all(each.height for each in self.alignment.rounds):
             out.notes.append("the runs have different numbers of schedulers or server lives: their passes are pooled")
 
-    def _alone(self) -> None:
-        """Add the passes that only one run has."""
-        alone = sorted(self.found.alone.items(), key=lambda item: (item[0][0], item[0][3], item[1][1].line or 0))
-        rows: list[dict[str, Any]] = [
-            {
-                "only_in": SIDES[side], "role": role, "phase": phase, "passes": number,
-                "where": "behind the last pair" if at_end else "between pairs", "first": str(first),
-            }
-            for (side, role, phase, at_end), (number, first) in alone
-        ]  # fmt: skip
+    def _left(self) -> None:
+        """Add the passes that are not comparable, and those that only one run has."""
+        left = self.found.left.with_columns(role_at=pl.col("role") == "draft")
+        kinds = left.filter(pl.col("why") != "").group_by("role_at", "role", "phase", reason="why")
+        apart = kinds.agg(pl.col("number").filter(side=at).sum().alias(name) for at, name in enumerate(SIDES))
+        rows = apart.sort("role_at", "phase", "reason").drop("role_at").rows(named=True)
+        self.out.facts["not_comparable"] = rows
+        said = [{**row, "reason": _REASONS[row["reason"]]} for row in rows]
+        names = "role phase! reason! baseline!> candidate!>"
+        add_table(self.out, "not_comparable", said, "passes that are not comparable, and why", names)
+        alone = []
+        for side, role, phase, at_end, number, first in (
+            left.filter(why="").select("side", "role", "phase", "at_end", "number", "first").iter_rows()
+        ):
+            file, line = self.sides[side].passes.select("file", "line").row(first)
+            where = "behind the last pair" if at_end else "between pairs"
+            row = {"only_in": SIDES[side], "role": role, "phase": phase, "passes": number, "where": where}
+            alone.append((side, at_end, line, row | {"first": f"{self.sides[side].files[file]}:{line}"}))
+        rows = [row for *_, row in sorted(alone, key=lambda item: item[:3])]
         totals = {name: sum(row["passes"] for row in rows if row["only_in"] == name) for name in SIDES}
         self.out.facts["only_in"] = totals
         for name, total in totals.items():
