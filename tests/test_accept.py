@@ -280,7 +280,7 @@ def test_without_speculation_nothing_is_accepted_or_refused():
     assert "no line reports accept len" in report.headline
     assert "accept_len_mean" not in report.facts
     assert report.verdict == "unknown"
-    assert "cannot be shown" in report.findings[0].message
+    assert report.findings == []
     assert load(str(real_log("no-speculation"))).ask(Accept()).verdict == "unknown"
 
 

@@ -151,12 +151,12 @@ def test_every_module_says_what_it_is_for(path: Path) -> None:
 def loaded_by(code: str) -> set[str]:
     """Return the modules a fresh interpreter has loaded after running some code."""
     result = subprocess.run(
-        [sys.executable, "-c", f"import sys\n{code}\nprint('\\n'.join(sys.modules))"],
+        [sys.executable, "-c", f"import sys\n{code}\nprint(*sys.modules, sep='\\n', file=sys.stderr)"],
         capture_output=True,
         text=True,
         check=True,
     )
-    return set(result.stdout.split())
+    return set(result.stderr.split())
 
 
 def test_import_is_light() -> None:
