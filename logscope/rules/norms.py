@@ -595,7 +595,7 @@ def _(part: dict[str, Any], life: Life) -> Iterator[Finding]:
     yield draft_input.told(
         onset,
         alone=alone,
-        message="The draft's input is not the state that was joined last: {what}; "
+        message="The draft's input is not the state that was joined last: here {what}; "
         f"{percent(bad, seen)} of {count(seen, 'input')}.",
         evidence="{onset}; the joined state before it stands at line {due_line}",
         help=advice,
