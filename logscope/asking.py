@@ -12,6 +12,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Protocol
 
+from logscope.report import Line
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -68,5 +70,11 @@ class Asked:
             self._parts = [self._question.combine(self._parts)]
 
     def report(self, context: Context) -> Report:
-        """Return the answer to all that was taken."""
-        return self._question.report(self._question.combine([*self._parts, *self._early]), context)
+        """Return the answer to all that was taken; of a log that is hardly known it says so first."""
+        report = self._question.report(self._question.combine([*self._parts, *self._early]), context)
+        if context.hardly_known and context.unread:
+            lines = context.unread_lines()
+            report.notes[0:0] = [f"{context.hardly_known}; of the lines {'; '.join(lines)}"]
+            report.screen[0:0] = [Line("unknown", context.hardly_known, below=[*lines]), ""] if report.screen else []
+            report.next = context.command("grammar suggest") or report.next
+        return report

@@ -20,7 +20,7 @@ from logscope.report import Column, Line, Report, Table
 from logscope.rules import page, rules
 from logscope.rules.captures import between_lives
 from logscope.rules.evidence import Life, add, facts_of, views
-from logscope.rules.headline import Looked, explained, hardly_known, headline, ranked
+from logscope.rules.headline import Looked, explained, headline, ranked
 from logscope.rules.ranks import across
 from logscope.rules.registry import Checked
 from logscope.versions import Known, parse_version
@@ -84,6 +84,8 @@ class Checker:
         part_of: str | None = None,
     ) -> None:
         self.contract = None if contract is None else load_contract(contract)
+        # What says nothing of a draft asks for nothing; the answer says so.
+        self._asked_for = None if self.contract is None or self.contract.says_nothing else self.contract
         self.codes = _chosen(select, ignore)
         self.part_of = part_of
         self._given = (
@@ -98,10 +100,10 @@ class Checker:
         """Return what a batch says to every rule."""
         part = Part(lines=self._accept.partial(tables), errors=self._errors.partial(tables))
         part.rows = tables.passes.height + tables.server.height
-        for view in views(tables, self.contract):
+        for view in views(tables, self._asked_for):
             parts = {code: rule.look(view) for code, rule in self._rules.items()}
             key = (view.file, view.segment.number)
-            part.lives[key] = Life(view.segment, self.contract, self._given, facts_of(view), parts)
+            part.lives[key] = Life(view.segment, self._asked_for, self._given, facts_of(view), parts)
         return part
 
     def combine(self, parts: Sequence[Part]) -> Part:
@@ -171,7 +173,7 @@ class Checker:
         left = {code: why_not.get(code, "nothing was read") for code, row in checked.items() if not row.looked}
         target, draft = (sum(life.facts[role] for life in lives) for role in ("target", "draft"))
         accounting = context.accounting
-        hardly = hardly_known(accounting.lines, accounting.other_lines)
+        hardly = context.hardly_known
         blocked = next((life.blocked for life in lives if life.blocked), None)
         looked = Looked(looked_at, (target, draft), len(left), blocked, [*([hardly] if hardly else []), *reserve])
         report = Report(self.kind, headline(findings, looked, of), findings=findings, accounting=accounting)
@@ -199,7 +201,7 @@ class Checker:
 
     def _nothing_asked(self, rows: int) -> str | None:
         """Return why this check is no check at all: a gate that looks at nothing must not be passed."""
-        if self.contract is not None and not self.contract.model_dump(exclude_none=True, exclude={"source"}):
+        if self.contract is not None and self.contract.says_nothing:
             return f"The contract {self.contract.source} says nothing about a draft, so nothing was checked against it."
         if self.part_of and not rows:
             return f"The selection leaves nothing to check: {self.part_of}."
@@ -358,9 +360,8 @@ def _screen(
     undecided = f", {looked.unchecked} undecidable (-v)" if looked.unchecked else ""
     report.screen += ["", "; ".join([*parts, f"{count(done, 'rule')} checked{undecided}"])]
     if findings:
-        report.screen[0:0] = (
-            [report.headline, ""] if len([one for one in findings if one.severity != "note"]) > 1 else []
-        )
+        several = len([one for one in findings if one.severity != "note"]) > 1
+        report.screen[0:0] = [report.headline, ""] if several and not report.facts.get("undecided") else []
         report.next = f"logscope rule {findings[0].rule}"
 
 

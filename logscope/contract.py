@@ -115,6 +115,11 @@ class Contract(BaseModel):
         return self
 
     @property
+    def says_nothing(self) -> bool:
+        """Whether no field says anything of a draft: the config of another model, say."""
+        return not self.model_dump(exclude_none=True, exclude={"source"})
+
+    @property
     def states(self) -> int | None:
         """How many hidden states the draft's fc takes, None when the contract does not say."""
         if self.num_aux_hidden_states is not None:
@@ -420,7 +425,7 @@ def show(contract: Contract, *, era: Era | None = None, target_type: str | None 
         caption="a printed layer is the state before that decoder layer, so the output of the layer below it",
     )
     notes, depth = [], contract.target_num_hidden_layers
-    if not readings:
+    if not readings and not contract.says_nothing:
         example = f": {list(default_layers(depth))} for {depth} layers" if depth else ""
         notes.append(f"it names no layers; SGLang then captures 2, n/2 and n - 3 of a target with n layers{example}")
     if len(readings) > 1:
@@ -435,5 +440,8 @@ def show(contract: Contract, *, era: Era | None = None, target_type: str | None 
 def _headline(contract: Contract, readings: Sequence[Reading]) -> str:
     count, width = contract.states, contract.state_width
     joined = states(width * (count or DEFAULT_STATES), width) if width else f"{count or DEFAULT_STATES} states"
-    where = " or ".join(str(list(reading.layers)) for reading in readings) or "SGLang's default layers"
-    return f"The draft reads {joined}, from layers {where}."
+    if contract.says_nothing:
+        return f"The contract {contract.source} says nothing about a draft."
+    named = " or ".join(str(list(reading.layers)) for reading in readings)
+    where = f"layers {named}" if named else "the layers that SGLang captures by default"
+    return f"The draft reads {joined}, from {where}."

@@ -6,6 +6,7 @@ known of the files (:class:`Reading`). It must not know what is asked, nor how a
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from collections import deque
@@ -13,10 +14,11 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
-from logscope.errors import UsageError
+from logscope.errors import InputError, LogscopeError, NothingRecognised, RemoteError, UsageError
+from logscope.grammar.forms import Forms
 from logscope.model import Accounting, Place
 from logscope.passes.finder import Finder
-from logscope.report import Context
+from logscope.report import Context, is_hardly_known
 from logscope.scan.labels import Labels
 from logscope.scan.scanner import Scanner
 from logscope.sources.inputs import expand, is_remote
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
     from logscope.grammar import Grammar
     from logscope.model import Payload
     from logscope.scan.chunk import Chunk
+    from logscope.sources.blocks import Block
     from logscope.sources.streams import Source
     from logscope.tables.tables import Tables
 
@@ -42,6 +45,7 @@ BLOCK = 16 << 20
 _AHEAD = 32 << 20
 # Seconds without a debug record, in a log that is followed, after which nobody waits for the rest of a pass.
 QUIET = 1.0
+_FORMS = 3  # of lines that no grammar reads, that are shown
 _LISTED = 5  # lines that a warning names
 _KEPT = 5  # notices that a report repeats: of a connection lost every hour, more would hide the report
 
@@ -54,6 +58,7 @@ class Reading:
     accounting: Accounting = field(default_factory=Accounting)
     warnings: list[str] = field(default_factory=list)
     origins: dict[str, dict[str, Any]] = field(default_factory=dict)
+    forms: Forms | None = None
     misses: list[tuple[Place, str | None]] = field(default_factory=list)
     keys: count[int] = field(default_factory=lambda: count(1))
 
@@ -81,13 +86,18 @@ class Reading:
 
     def context(self) -> Context:
         """Return what questions may ask for."""
-        return Context(list(self.files), self.accounting, list(self.warnings), dict(self.origins))
+        found = self.forms.commonest(_FORMS) if self.forms is not None else []
+        unread = [(one.text, one.share, Place(one.file, one.line)) for one in found]
+        return Context(list(self.files), self.accounting, list(self.warnings), dict(self.origins), unread)
 
 
-def sources_of(inputs: Iterable[Any], *, quiet: bool = False) -> list[Source]:
+def sources_of(
+    inputs: Iterable[Any], *, quiet: bool = False, failed: list[LogscopeError] | None = None
+) -> list[Source]:
     """Return the sources the inputs name; remote ones are fetched first, through the user's ssh.
 
-    On a terminal it is shown how far a fetch has got, unless ``quiet``.
+    On a terminal it is shown how far a fetch has got, unless ``quiet``. With ``failed``, an input that cannot be had is
+    put there while another one can.
 
     Raises
     ------
@@ -97,13 +107,26 @@ def sources_of(inputs: Iterable[Any], *, quiet: bool = False) -> list[Source]:
     """
     local: list[Any] = []
     remote: list[Source] = []
+    wrong: list[LogscopeError] = []
     for item in inputs:
-        if isinstance(item, str) and is_remote(item):
-            from logscope.sources.remote import remote_sources  # noqa: PLC0415 - only who names a remote log pays for it
+        try:
+            if isinstance(item, str) and is_remote(item):
+                from logscope.sources.remote import remote_sources  # noqa: PLC0415 - only remote logs pay for it
 
-            remote += remote_sources(item, quiet=quiet)
-        else:
-            local.append(item)
+                remote += remote_sources(item, quiet=quiet)
+            else:
+                if failed is not None:
+                    with contextlib.suppress(NothingRecognised):  # a folder without logs is told by all together
+                        expand(item)
+                local.append(item)
+        except (InputError, RemoteError) as error:
+            if failed is None:
+                raise
+            wrong.append(error)
+    if wrong and not local and not remote:
+        raise wrong[0]
+    if failed is not None:
+        failed += wrong
     return [*(expand(local) if local or not remote else []), *remote]
 
 
@@ -128,8 +151,9 @@ def batches(
         reading.begin(source)
         finder = Finder(source.name, reader(grammar), keys=reading.keys)
         invalid: list[int] = []
-        wrong = 0
-        for chunk in _chunks(source, grammar):
+        wrong = size = 0
+        for chunk in _chunks(source, grammar, reading):
+            size += chunk.size
             wrong += chunk.accounting.invalid_utf8_bytes
             invalid += chunk.invalid_lines
             yield from reading.note(chunk.accounting, finder.add(chunk))
@@ -137,6 +161,8 @@ def batches(
                 on_block(chunk.size, source.name)
         yield from reading.note(Accounting(), finder.end())
         reading.warnings.extend(source.warnings)
+        if not size:
+            reading.warnings.append(f"{source.name}: is empty")
         if wrong:
             lines = ", ".join(map(str, invalid[:_LISTED])) + (", ..." if len(invalid) > _LISTED else "")
             reading.warnings.append(f"{source.name}: {wrong} bytes are not UTF-8 (lines {lines}); kept as they are")
@@ -156,11 +182,19 @@ def reader(grammar: Grammar) -> Callable[[bytes], Payload]:
     return read
 
 
-def _chunks(source: Source, grammar: Grammar) -> Iterator[Chunk]:
+def _chunks(source: Source, grammar: Grammar, reading: Reading) -> Iterator[Chunk]:
     """Yield what each block of a source says; of a large one from a thread that reads ahead."""
+
+    def scanned(block: Block) -> Chunk:
+        chunk = scanner.feed(block)
+        if is_hardly_known(chunk.accounting):
+            reading.forms = reading.forms or Forms(grammar)
+            reading.forms.take(source.name, block.data, block.line)
+        return chunk
+
     scanner = Scanner(grammar)
     blocks = unwrap(source.blocks(size=BLOCK), source.warn, lambda: Labels(grammar))
-    chunks = (scanner.feed(block) for block in blocks if block is not None)
+    chunks = (scanned(block) for block in blocks if block is not None)
     # A pipe is read where Ctrl-C is heard: a thread that waits for its next byte could not be ended.
     if source.size is None or source.size < _AHEAD:
         yield from chunks

@@ -219,18 +219,39 @@ def plain(value: Any) -> Any:
     return str(value)
 
 
+# A log of which less than one line in so many is known is hardly known; a shorter one is told by its lines.
+_HARDLY, _SHORT = 20, 40
+
+
+def is_hardly_known(found: Accounting) -> bool:
+    """Tell whether so few lines are known that nothing follows from what is not in them."""
+    return found.lines >= _SHORT and (found.lines - found.other_lines) * _HARDLY < found.lines
+
+
 @dataclass(slots=True)
 class Context:
     """What a query may ask of the run when it answers: files as given, accounting, warnings about the input.
 
     ``files`` are the names as the user gave them; ``warnings`` are sentences from the reader (a truncated archive);
-    ``origins`` say where a fetched file came from, by file.
+    ``origins`` say where a fetched file came from, by file; ``unread`` are the commonest lines that no grammar reads:
+    form and share, with the place of the first.
     """
 
     files: list[str] = field(default_factory=list)
     accounting: Accounting = field(default_factory=Accounting)
     warnings: list[str] = field(default_factory=list)
     origins: dict[str, dict[str, Any]] = field(default_factory=dict)
+    unread: list[tuple[str, float, Place]] = field(default_factory=list)
+
+    @property
+    def hardly_known(self) -> str | None:
+        """Say that next to nothing of a log is known, where that is so: then finding nothing proves nothing."""
+        lines, other = self.accounting.lines, self.accounting.other_lines
+        return f"only {lines - other:,} of {lines:,} lines are known" if is_hardly_known(self.accounting) else None
+
+    def unread_lines(self) -> list[str]:
+        """Return the commonest lines that no grammar reads, a sentence each."""
+        return [f"{share:.0%} are like {self.at(place)}  {form}" for form, share, place in self.unread]
 
     def heading(self) -> str:
         """Return what opens a screen: the log's name, its lines, what became of its records."""
@@ -258,8 +279,13 @@ class Context:
 
     def short(self, line: Line) -> Line:
         """Return a line that names places as ``:73`` where one log is read."""
-        name = f"{self.files[0]}:" if len(self.files) == 1 else ""
-        return replace(line, name=line.name.replace(name, ":"), text=line.text.replace(name, ":")) if name else line
+        if len(self.files) != 1:
+            return line
+        name = f"{self.files[0]}:"
+        # What is said of the whole log (``server.log: the archive ends``) needs no name at all.
+        return replace(
+            line, **{key: getattr(line, key).replace(f"{name} ", "").replace(name, ":") for key in ("name", "text")}
+        )
 
     def command(self, name: str) -> str | None:
         """Return the command that asks another question of the same logs; None when a pipe was read."""

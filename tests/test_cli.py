@@ -107,7 +107,7 @@ def test_case(path, clean, capsys, monkeypatch):
 def test_names_of_commands_are_fixed():
     """The command names other people's scripts use are all there, and none besides."""
     assert list(COMMANDS) == FIXED
-    assert list(GRAMMAR) == ["list", "show", "check", "explain", "snippet"]
+    assert list(GRAMMAR) == ["list", "show", "check", "explain", "suggest", "snippet"]
 
 
 @pytest.mark.parametrize("name", FIXED)

@@ -9,7 +9,9 @@ import pytest
 from conftest import DATA
 from doors import Parser
 
+import logscope
 from logscope import grammar as grammars
+from logscope.cli.explain import suggestion
 from logscope.errors import GrammarError, InputError
 from logscope.sources.blocks import Block
 
@@ -160,3 +162,23 @@ def test_values_go_on_with_their_own_list(tmp_path: Path) -> None:
     assert (payload.intact, payload.fields) == ("cut", {"a": [1, 2], "b": [3, 4], "c": None})
     [(_, _, _, payload)] = read(b"MYTAG[moe] a: 1, 2, b: 3, 4, c: 0.25", grammar)
     assert (payload.intact, payload.fields["c"]) == ("partial", 0.25)
+
+
+def test_a_proposal_with_its_events_named_reads_prints_of_ones_own(tmp_path):
+    """Events named, with their role, and keys translated: what is read then is what the grammar written by hand reads."""
+    log = DATA.parents[1] / "samples" / "own-prints" / "server.log"
+    text = suggestion([str(log)])
+    for made, meant in (("draft_input", "forward"), ("logits_joined", "aux_concat"), ("draft_fc", "fc_output")):
+        assert f'name = "spec_{made}"' in text
+        role = "" if meant == "aux_concat" else '\nrole = "draft"'
+        text = text.replace(f'name = "spec_{made}"', f'name = "{meant}"{role}').replace(f"spec_{made}", meant)
+    text = text.replace('l2 = "norm" }', 'l2 = "norm", parts = "num_aux", tokens = "embeds" }')
+    (tmp_path / "mine.toml").write_text(text, encoding="utf-8")
+    mine, theirs = (
+        logscope.load(log, grammars=[path]).events.select(
+            "line", "event", "layer", "rows", "width", "norm", "head", "pass"
+        )
+        for path in (tmp_path / "mine.toml", log.parent / "my-prints.toml")
+    )
+    assert mine.rows() == theirs.rows()
+    assert mine["event"].to_list().count("layer_capture") == 105

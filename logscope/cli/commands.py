@@ -475,6 +475,16 @@ def _grammar_explain(
     return code
 
 
+def _grammar_suggest(logs: Logs, speaking: Speaking, reading: Reading) -> int:
+    """Propose a grammar file from the commonest lines that no grammar reads, with samples."""
+    from logscope.cli.explain import suggestion
+    from logscope.cli.output import Target, target, write
+
+    text = suggestion(logs or ["-"], reading.grammar or ())
+    write(text, target(speaking, {".toml": "toml"}, ("toml",)) if speaking.output else Target("toml"), speaking)
+    return 0
+
+
 def _grammar_snippet(speaking: Speaking) -> int:
     """Print the few lines of Python that make a model print what logscope reads best."""
     from logscope.cli.explain import snippet
@@ -491,6 +501,7 @@ command("grammar check grammars/vllm.toml", GRAMMAR)(_grammar_check)
 command("grammar explain 'EAGLE3_DEBUG[eagle3] forward: hidden_states.shape=torch.Size([4, 21504])'", GRAMMAR)(
     _grammar_explain
 )
+command("grammar suggest samples/own-prints/server.log", GRAMMAR)(_grammar_suggest)
 command("grammar snippet -o eagle3_debug.py", GRAMMAR)(_grammar_snippet)
 
 

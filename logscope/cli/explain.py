@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from logscope import grammar as grammars
 from logscope.errors import GrammarError, Message, NothingRecognised, Where, did_you_mean
+from logscope.grammar.forms import LEAST, Forms, proposal
 from logscope.grammar.prefixes import layers
 from logscope.report import Column, Report, Table
 from logscope.scan.pending import Here, Pending
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from logscope.grammar import Grammar, GrammarFile
     from logscope.model import Occurrence
@@ -84,6 +85,43 @@ def checked(paths: Iterable[str | Path]) -> Report:
     total = sum(row["samples"] for row in table.rows)
     headline = f"{total} sample{'' if total == 1 else 's'} read as they say: {', '.join(map(str, paths))}"
     return Report("grammar check", headline, tables={"grammars": table})
+
+
+def suggestion(logs: Sequence[str], extra: Iterable[str | Path] = (), most: int = 12) -> str:
+    """Return a grammar file proposed from the commonest lines that no grammar reads.
+
+    Raises
+    ------
+    InputError
+        a log cannot be read.
+    NothingRecognised
+        no form of line recurs, or none of those that do has ``key=value`` fields.
+
+    """
+    from logscope.reading import sources_of  # noqa: PLC0415 - what explains a line reads no log
+    from logscope.scan.labels import Labels  # noqa: PLC0415
+    from logscope.sources.unwrap import unwrap  # noqa: PLC0415
+
+    known = grammars.load(extra)
+    forms = Forms(known)
+    sources = sources_of(logs)
+    for source in sources:
+        for block in unwrap(source.blocks(), source.warn, lambda: Labels(known)):
+            if block is not None:
+                forms.take(source.name, block.data, block.line)
+    found = forms.commonest(most)
+    text = proposal(known, found, "my-prints")
+    if text is None:
+        said = [
+            f"{one.share:.0%} are like {one.file}:{one.line}  {one.text}" for one in found[:3] if one.share >= LEAST
+        ]
+        why = (
+            "none of the lines that no grammar reads holds key=value"
+            if said
+            else "next to no line recurs that none reads"
+        )
+        raise NothingRecognised("no grammar can be proposed", why=why, note="\n".join(said) or None)
+    return text
 
 
 def snippet() -> str:

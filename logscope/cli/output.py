@@ -96,10 +96,13 @@ def show(report: Report, speaking: General, output: Output, fail_on: str | None 
 def exit_code(report: Report, fail_on: str | None = None) -> int:
     """Return 1 when a finding at least as severe as ``fail_on`` stands; without it, when the report says so.
 
-    A gate that looked at nothing is trouble: ``facts["undecided"]`` says why.
+    A gate that looked at nothing is trouble: ``facts["undecided"]`` says why. So are logs that could not be read beside
+    others, ``facts["unread"]``: they were named before.
     """
     if report.facts.get("undecided"):
         say(Message(report.facts["undecided"]), "error")
+        return TROUBLE
+    if report.facts.get("unread"):
         return TROUBLE
     if fail_on is None:
         return FINDINGS if report.verdict == "findings" else OK

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from logscope.cli.output import exit_code, show, style_of, target, write
 from logscope.cli.session import OK, say, until_interrupted
-from logscope.errors import LogscopeError, Message, NothingRecognised, UsageError, did_you_mean
+from logscope.errors import InputError, LogscopeError, Message, NothingRecognised, UsageError, did_you_mean
 from logscope.render.text import plural, visible
 
 if TYPE_CHECKING:
@@ -112,7 +112,10 @@ def answers(logs: Sequence[str], shared: Shared, queries: Sequence[Any]) -> list
     from logscope.asking import Asked  # noqa: PLC0415
 
     select = shared.select()
-    sources = sources_named(logs, shared)
+    failed: list[LogscopeError] = []
+    sources = sources_named(logs, shared, failed)
+    for error in failed:
+        say(error.message, "error")
     asked = [Asked(query) for query in queries]
     if any(source.saved_run for source in sources):
         saved = run.load(*logs)
@@ -133,8 +136,11 @@ def answers(logs: Sequence[str], shared: Shared, queries: Sequence[Any]) -> list
             part = select.filter(tables) if select else tables
             for one in asked:
                 one.add(part)
-    recognised(reading)
+    recognised(reading, beside=bool(failed))
     reports = [one.report(reading.context()) for one in asked]
+    if failed:
+        for report in reports:
+            report.facts["unread"] = [error.message.what for error in failed]
     if select:
         for report in reports:
             report.notes.insert(0, f"selected: {select}; nothing else is counted")
@@ -304,12 +310,12 @@ def open_run(logs: Sequence[str], shared: Shared) -> Run:
     return run
 
 
-def sources_named(logs: Sequence[str], shared: Shared) -> list[Source]:
-    """Return what the arguments name as sources."""
+def sources_named(logs: Sequence[str], shared: Shared, failed: list[LogscopeError] | None = None) -> list[Source]:
+    """Return what the arguments name as sources; with ``failed``, what cannot be had beside others is put there."""
     from logscope.reading import sources_of  # noqa: PLC0415 - help must not pay for the parser
 
     spare_inputs(logs, shared)
-    return sources_of(logs, quiet=shared.quiet)
+    return sources_of(logs, quiet=shared.quiet, failed=failed)
 
 
 def spare_inputs(logs: Sequence[str], shared: Shared) -> None:
@@ -321,26 +327,30 @@ def spare_inputs(logs: Sequence[str], shared: Shared) -> None:
             raise UsageError(f"the result would be written over the log '{log}'", help="give -o another name")
 
 
-def recognised(reading: Reading) -> None:
-    """Raise :class:`NothingRecognised` when no record at all was understood in what was read."""
+def recognised(reading: Reading, *, beside: bool = False) -> None:
+    """Raise :class:`NothingRecognised` when no record at all was understood in what was read.
+
+    ``beside`` inputs that could not be read that is :class:`InputError`: trouble wins.
+    """
+    nothing = InputError if beside else NothingRecognised
     accounting, files = reading.accounting, reading.files
     if accounting.records > accounting.unparsed:
         return
     names = f"'{files[0]}'" if len(files) == 1 else f"{len(files)} files"
     if not accounting.bytes:
-        raise NothingRecognised(f"{names} {'is' if len(files) == 1 else 'are'} empty")
+        raise nothing(f"{names} {'is' if len(files) == 1 else 'are'} empty")
     near = [f"{place} looks like a record and is none: {why}" for place, why in reading.misses]
     if accounting.quoted:
         near.append(f"{accounting.quoted} texts look like records but are quoted, in source code or a prompt")
-    near += reading.warnings
+    near += [*reading.warnings, *reading.context().unread_lines()]
     if any(name.endswith((".json", ".toml")) for name in files):
         near.append("a contract, or the draft's config.json, is named with --contract")
-    raise NothingRecognised(
+    raise nothing(
         f"nothing is recognised in {names}",
         why=f"none of {plural(accounting.lines, 'line')} holds a record that a grammar knows",
         note="\n".join(near) or None,
         help="'logscope grammar list' shows what is known, 'logscope grammar explain LINE' how a line is read;\n"
-        "--grammar FILE adds records of your own",
+        "'logscope grammar suggest LOG' proposes one that adds records of your own, --grammar FILE reads it",
     )
 
 

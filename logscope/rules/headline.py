@@ -56,8 +56,6 @@ _IDENTITIES = ("N104", "N105", "N106")
 # Rules that can look at every target pass; one that saw less than a quarter of them is named in the verdict.
 _OF_TARGETS = ("S101", "H102", "H103", "H104", "N104", "N105")
 _FEW = 4
-# A log of which one line in so many is known is hardly known; a shorter one is told by its lines.
-_HARDLY, _SHORT = 20, 40
 _STRENGTH = {"error": 0, "warning": 1, "note": 2}
 _EFFECTS = {
     "A101": "that nothing is accepted",
@@ -163,12 +161,6 @@ def _but(text: str, looked: Looked) -> str:
 
 def _capital(text: str) -> str:
     return f"{text[:1].upper()}{text[1:]}"
-
-
-def hardly_known(lines: int, unknown: int) -> str | None:
-    """Say that most of a log is not known; None where enough of it is."""
-    known = lines - unknown
-    return f"only {known:,} of {lines:,} lines are known" if lines >= _SHORT and known * _HARDLY < lines else None
 
 
 def _cause(serious: Sequence[Finding], checked: Mapping[str, int], lives: Lives) -> str:
