@@ -439,7 +439,7 @@ class Run:
         report = self.summarize()
         names = ("segments", "phases", "accept")
         report.tables = {name: table for name, table in report.tables.items() if name in names}
-        report.kind, report.notes, report.facts = "run", [], {}
+        report.kind, report.notes, report.facts = "run", [f"read from {', '.join(self.files)}"], {}
         return report._repr_html_()
 
     def __repr__(self) -> str:

@@ -137,7 +137,7 @@ def test_command_is_found(path: str, command: Any):
     assert section is not None
     assert " ".join(command.help.split()) in " ".join(section[1].split())
     for one in command.params:
-        if one.param_type_name == "option":
+        if one.param_type_name == "option" and not one.hidden:
             assert one.help, f"{path} {one.name} has no help"
             for word in one.opts:
                 assert re.search(rf"(?<![\w-]){word}(?![\w-])", section[1]), f"{path} {word}"
