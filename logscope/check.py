@@ -144,7 +144,7 @@ class Checker:
         if "H103" in self.codes and not any(one.rule == "H103" and one.severity != "note" for one in findings):
             findings += between_lives(life for life in lives if not _blocked(life, "H103"))
         findings = ranked(_once(findings), of)
-        silent = [_silent(one) for one in errors.silences(failures)[:3]] if "E101" in self.codes else []
+        silent = [errors.silence_words(one) for one in errors.silences(failures)[:3]] if "E101" in self.codes else []
         return self._report(findings, checked, why_not, lives, of, context, part.rows, silent)
 
     def _ask(self, life: Life, checked: dict[str, Checked], why_not: dict[str, str]) -> None:
@@ -211,15 +211,6 @@ class Checker:
 def _blocked(life: Life, code: str) -> str | None:
     """Return why a rule about passes does not look at this life."""
     return life.blocked if code[0] in _OF_PASSES else None
-
-
-def _silent(one: errors.Silence) -> str:
-    """Return a process that the log goes on without, as a sentence."""
-    when = f" ({one.time})" if one.time else ""
-    return (
-        f"{one.process or 'the server'} printed nothing behind line {one.place.line:,}{when}, while the log goes on for"
-        f" {one.seconds:,.0f} s"
-    )
 
 
 def _fact(life: Life) -> dict[str, Any]:

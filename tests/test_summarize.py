@@ -293,6 +293,30 @@ def test_what_is_odd_leads_the_headline(run, begins):
     assert of(real_log(run)).headline.startswith(begins)
 
 
+STATS = (
+    "[2026-03-02 10:02:{:02d} TP0] Decode batch, #running-req: 4, #token: 2048, token usage: 0.10, accept len: 2.80, "
+    "accept rate: 0.70, cuda graph: True, gen throughput (token/s): 350.00, #queue-req: 0"
+)
+ENDS = [
+    (["[2026-03-02 10:02:41] Child process unexpectedly failed with exitcode=9. pid=4242"], "errors", "exit code 9"),
+    (["Mar  2 10:02:41 gpu7 kernel: Out of memory: Killed process 4242 (sglang::schedul) total-vm:123456kB"],
+     "errors", "the OOM killer of the kernel killed process 4242"),
+    (["Fatal Python error: Segmentation fault", "", "Thread 0x00007f1 (most recent call first):",
+      '  File "/sgl/x.py", line 33 in forward'], "errors", "Segmentation fault"),
+    (["t.cu:1: block: [1,0,0], thread: [0,0,0] Assertion `a < b` failed."] * 64, "errors", "a < b, 64 times"),
+    ([f'[2026-03-02 10:1{at}:00] INFO:     127.0.0.1:5000 - "GET /health HTTP/1.1" 200 OK' for at in range(9)],
+     "silent", "TP0 printed its last line at :40"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("end", "name", "words"), ENDS, ids=[words for *_, words in ENDS])
+def test_an_end_without_a_traceback_is_on_the_first_screen(end, name, words):
+    """What `errors` finds, `summarize` names in its first line, above an accept len that is fine."""
+    report = answer(Summarize(), [io.BytesIO("\n".join([*map(STATS.format, range(40)), *end]).encode())])
+    first = next(line for line in report.screen if isinstance(line, Line))
+    assert (first.name, words in first.text) == (name, True), first
+
+
 @pytest.mark.parametrize(
     "run", [run for run in REAL_RUNS if "healthy" in run or run.startswith(("load", "style", "default"))]
 )

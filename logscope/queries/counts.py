@@ -41,11 +41,6 @@ _STRETCHES = 128
 TREND = 16
 # What makes the name of a state: so many of its first prints.
 _NAMED_BY = 8
-# What ends a run or makes its numbers doubtful.
-ERRORS = (
-    "matmul_mismatch", "weight_shape_mismatch", "size_mismatch", "traceback", "watchdog_timeout", "collective_timeout",
-    "sigquit", "child_crashed", "health_check_failed", "nan_logits_warning", "invalid_tree_warning", "retract",
-)  # fmt: skip
 # The order of a speculative round.
 _ROUND = (
     ("target", "extend"), ("draft", "extend"), ("draft", "decode"), ("target", "verify"), ("draft", "draft_extend"),
@@ -472,14 +467,6 @@ class Counts:
             ("speculating", decode, "speculating"),
         ):
             tally(owners, kind, some, column)
-        errors = lines.filter(pl.col("event").is_in(ERRORS)).unique(
-            ["owner", "event"], keep="first", maintain_order=True
-        )
-        for row, owner, event, line in errors.select("row", "owner", "event", "line").iter_rows():
-            fields = tables.payload(row).fields
-            said = [str(fields[each]) for each in ("exception", "message") if fields.get(each)]
-            words = ": ".join(said) if fields.get("exception") else ""
-            owners[owner].add("error", (event, words), Seen(1, line, line))
         plans = lines.filter(pl.col("event") == "capture_plan")
         for row, file, segment, line in plans.select("row", "file", "segment", "line").iter_rows():
             if (payload := tables.payload(row)).usable:

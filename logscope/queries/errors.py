@@ -417,6 +417,13 @@ def silences(part: Part) -> list[Silence]:
     return sorted(out, key=lambda one: -one.seconds)
 
 
+def silence_words(one: Silence) -> str:
+    """Return a silence as a sentence."""
+    at = f" ({one.time})" if one.time else ""
+    last = f"{one.process or 'the process without a mark'} printed its last line at {one.place}{at}"
+    return f"{last}, {one.seconds:,.0f} s before the others printed theirs"
+
+
 # ---------------------------------------------------------------------------------------------------------- gathering
 
 
@@ -873,10 +880,7 @@ def _remarks(found: list[Group], part: Part, report: Report) -> None:
             notes.append(f"the server was told to end at {life.ending.place}{belongs}")
         if life.alone is not None and not life.groups:
             notes.append(f"{life.alone} says that an engine is gone: scripts end so, alone it is no proof of a crash")
-    for one in silences(part)[:3]:
-        at = f" ({one.time})" if one.time else ""
-        last = f"{one.process or 'the process without a mark'} printed its last line at {one.place}{at}"
-        notes.append(f"{last}, {one.seconds:.0f} s before the others printed theirs")
+    notes += map(silence_words, silences(part)[:3])
     if left := sum(life.left_out for life in part.lives.values()):
         notes.append(f"{count(left, 'error')} behind the first {_MOST_GROUPS} kinds are not listed")
     undated = any(group.first.moment is None or group.first.moment.kind != "dated" for group in found)
@@ -902,7 +906,7 @@ def _screen(found: list[Group], part: Part, report: Report, context: Context) ->
     if found:
         report.screen += ["", *(Line(None, note) for note in report.notes[:4])]
     else:
-        report.screen.append(Line("ok", "errors", f"none in {part.looked:,} lines and passes"))
+        report.screen.append(Line("ok", "errors", f"none in {count(part.looked, 'line or pass', 'lines and passes')}"))
         report.screen += [Line("warning" if "last line at" in note else None, note) for note in report.notes]
     report.next = context.command("check")
 

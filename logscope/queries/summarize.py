@@ -28,7 +28,8 @@ from logscope.queries.captures import (
     mode_notes,
     unknown_notes,
 )
-from logscope.queries.counts import ERRORS, Bucket, Counts, cells_of, together
+from logscope.queries.counts import Bucket, Counts, cells_of, together
+from logscope.queries.errors import Errors, groups, silence_words, silences
 from logscope.queries.lineage import Lineage
 from logscope.queries.norms import lineage_facts, lineage_notes, not_told_apart, state_lines
 from logscope.queries.rows import joined_words, pass_row, same_states, state_row
@@ -44,17 +45,17 @@ if TYPE_CHECKING:
 
     from logscope.tables.tables import Tables
 
-# Errors in words; each is shown with its first place.
-_ERRORS = dict(zip(ERRORS, (
-    "size error in a matrix product", "weight of another shape", "size error", "traceback", "watchdog timeout",
-    "timeout of a collective", "child process died", "child process crashed", "health check failed",
-    "NaN in the logits", "invalid draft tree", "requests retracted for want of memory",
-), strict=True))  # fmt: skip
+# What is no error and makes numbers doubtful, by event: what it is a matter of, and in words.
+_DOUBTS = {
+    "nan_logits_warning": ("errors", "NaN in the logits"),
+    "invalid_tree_warning": ("errors", "invalid draft tree"),
+    "retract": ("memory", "requests retracted for want of memory"),
+}
 MAX_NOTES = 6
 # On the screen: matters in order, and how many lines of one at most (1 unless said).
 _ORDER = (
-    "errors", "accept", "captured", "joined", "draft reads", "values", "ranks", "hidden", "mode", "embedding", "memory",
-    "phase", "same", "reading", "passes",
+    "errors", "silent", "accept", "captured", "joined", "draft reads", "values", "ranks", "hidden", "mode", "embedding",
+    "memory", "phase", "same", "reading", "passes",
 )  # fmt: skip
 _MOST = {"errors": 2, "accept": 3, "captured": 4, "reading": 3}
 # Matters that lead the headline when they are bad news, those that are noted though they are none, and where a sentence
@@ -117,8 +118,8 @@ class Summarize(Summed):
 
     def __init__(self) -> None:
         self._accept = Accept()
-        accept = SimpleNamespace(of=self._accept.partial, sum=self._accept.combine)
-        self.kinds = (Counts, Lineage, WidthErrors, Signs, accept)
+        accept, failures = (SimpleNamespace(of=one.partial, sum=one.combine) for one in (self._accept, Errors()))
+        self.kinds = (Counts, Lineage, WidthErrors, Signs, accept, failures)
 
     def report(self, part: tuple[Any, ...], context: Context) -> Report:
         """Answer."""
@@ -129,7 +130,9 @@ class _Answer:
     """The answer while it is made."""
 
     def __init__(self, part: tuple[Any, ...], context: Context, accept: Accept) -> None:
-        self.counts, self.lineage, self.widths, signs, self.lines = part
+        self.counts, self.lineage, self.widths, signs, self.lines, failures = part
+        failures = Errors().combine([failures])
+        self.failures, self.silences = groups(failures), silences(failures)
         self.context, self.sizes = context, hidden_sizes(self.counts)
         self.serving, self.apart = self.counts.ordered(serving=True), self.counts.ordered(serving=False)
         self.accept_rows = _accept_rows(Acceptance(accept.combine([self.lines])))
@@ -216,6 +219,7 @@ class _Answer:
         embedding = [] if self.widths.found else _joined_notes(serving, self.sizes)
         return [
             *(Line("error", name, said) for name, said in self._trouble()),
+            *(Line("warning", "silent", said) for said in map(silence_words, self.silences)),
             *state_lines(counts, buckets, self.lineage),
             *(line for _, line in hidden_lines(counts)),
             *(Line("unknown", "embedding", said) for said in embedding),
@@ -292,21 +296,20 @@ class _Answer:
         return table(columns(f"{TELLING} phase=! passes!> rows! {words}"), rows) if rows else None
 
     def _trouble(self) -> list[tuple[str, str]]:
-        """Return the errors of the log by place; a size error is explained, and the traceback around it left out."""
+        """Return the errors of the log by place; a size error is explained by what was captured before it."""
         explained = self.widths.words(self.counts, self.sizes)
-        found = [(wrong.place, said) for wrong, said in explained]
-        events = {wrong.event for wrong, _ in explained}
-        hidden = events | ({"traceback"} if events else set())
+        found = [(wrong.place, "errors", said) for wrong, said in explained]
+        for group in self.failures:
+            if group.reading is None or not explained:
+                by = f" in {group.first.process}" if group.first.process else ""
+                said = f"{group.first.what.rstrip('.')}{by}{_times(group.count)}"
+                found.append((group.first.place, "errors", f"{said} (first {group.first.place}); see logscope errors"))
         for (file, _), lines in self.counts.lines.items():
-            words = {event: f" {said}" * bool(said) for event, said in reversed(lines.of("error"))}
             for event, seen in lines.of("event").items():
-                if event in words and event not in hidden:
-                    place, times = Place(file, seen.first), f", {seen.number:,} times" if seen.number > 1 else ""
-                    said = f"{_ERRORS[event]}{words[event]}{times} (first {place}); see logscope errors"
-                    found.append((place, said))
-        retract = _ERRORS["retract"]
-        ordered = [said for _, said in sorted(found, key=lambda each: each[0])]
-        return [("memory" if said.startswith(retract) else "errors", said) for said in ordered]
+                if event in _DOUBTS:
+                    (name, said), place = _DOUBTS[event], Place(file, seen.first)
+                    found.append((place, name, f"{said}{_times(seen.number)} (first {place}); see logscope errors"))
+        return [(name, said) for _, name, said in sorted(found)]
 
     def _reading_notes(self) -> list[str]:
         """Return what limits the numbers: no ready line, buffered prints, damage, repeats, the reader's warnings."""
@@ -320,7 +323,7 @@ class _Answer:
         notes = {
             # A server that died on the way there has said so itself.
             "start-up lines but no 'ready to roll' line: every pass stands before it and counts as warm-up, not as "
-            "serving": not self.events.keys() & _ERRORS and never & early,
+            "serving": not self.failures and never & early,
             "prints are block-buffered (server lines are glued to the end of records): they stand later in the file "
             "than they happened, and the last ones may be missing": any(segment.buffered for segment in segments),
             f"{be} damaged ({found.cut:,} cut, {found.rejoined:,} rejoined): unfinished values enter no number "
@@ -393,6 +396,10 @@ class _Answer:
         if len(notes) > MAX_NOTES:
             facts["further_notes"] = [line.text for line in notes[MAX_NOTES:]]
         return facts
+
+
+def _times(number: int) -> str:
+    return f", {number:,} times" if number > 1 else ""
 
 
 def _accept_rows(acceptance: Acceptance) -> list[dict[str, Any]]:
