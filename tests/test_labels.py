@@ -36,6 +36,7 @@ WRAPPERS: dict[str, str] = {
     "{time} fleet-{} | ": "fleet-{}",
     "[{}] (node 7) ": "{}/node/7",
     "@{}#job-4# ": "{}/job-4",
+    "\x1b[36m{}-1  |\x1b[0m ": "{}-1",
 }
 SERVERS = ("blue", "green", "decode-a.ns")
 

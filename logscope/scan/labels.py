@@ -38,7 +38,8 @@ _BEGINS = re.compile(
 )
 _STAMP = rb"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)?|\d\d:\d\d:\d\d(?:[.,]\d+)?"
 _WORD = rb"[\w\x80-\xff][\w\x80-\xff./@-]*"
-_PIECE = re.compile(b"(%s)|(%s)|[ \t]+" % (_STAMP, _WORD))
+_BLANK = rb"(?:\x1b\[[\d;]*m|[ \t])+"  # colours are none of a label
+_PIECE = re.compile(b"(%s)|(%s)|%s" % (_STAMP, _WORD, _BLANK))
 # Text that can be a wrapper: it ends in what separates, and holds nothing that bars, values or quotes have.
 _WRAPS = re.compile(rb"[^=,%\"'{}\r]*[^=,%\"'{}\r\w]")
 _LEVELS = frozenset({b"DEBUG", b"INFO", b"WARN", b"WARNING", b"ERROR", b"CRITICAL", b"FATAL", b"TRACE", b"NOTICE"})
@@ -138,7 +139,7 @@ class _Learned:
     name = "labelled lines"
 
     def __init__(self, form: bytes, seen: list[bytes], grammar: Grammar) -> None:
-        parts = {b"\1": b"(%s)" % _STAMP, b"\2": b"(%s)" % _WORD, b" ": b"[ \t]+"}
+        parts = {b"\1": b"(%s)" % _STAMP, b"\2": b"(%s)" % _WORD, b" ": _BLANK}
         signs = [form[at : at + 1] for at in range(len(form))]
         self._match = re.compile(b"".join(parts.get(sign, re.escape(sign)) for sign in signs)).match
         self._grammar = grammar
