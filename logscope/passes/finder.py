@@ -529,7 +529,7 @@ class Finder:
             "line": records["line"][passes["first"]],
             "time": [own_time or said for own_time, said in zip(times, spoken.tolist(), strict=True)],
             "why": [
-                WHY[number].format(rows=rows, tokens=tokens) or None
+                WHY[number].format(rows=rows, tokens=tokens) if number else None
                 for number, rows, tokens in zip(
                     *(passes[name].tolist() for name in ("why", "rows", "tokens")), strict=True
                 )
@@ -634,15 +634,12 @@ def _lists(table: Columns, heads: list[Payload], shown: np.ndarray | None = None
     lists = pl.col("v") if (amount == table["values"].shape[1]).all() else pl.col("v").list.head("n")
     made = pl.DataFrame({"v": values, "n": amount}).select(pl.when(pl.col("n") > 0).then(lists)).to_series()
     full = np.flatnonzero(amount == table["values"].shape[1])
-    longer = [
-        (at, heads[head].head)
-        for at, head in zip(full.tolist(), table["head"][full].tolist(), strict=True)
-        if len(heads[head].head or ()) > table["values"].shape[1]
-    ]
-    if longer:
+    of, which = np.unique(table["head"][full], return_inverse=True)
+    longer = full[np.array([len(heads[head].head or ()) > table["values"].shape[1] for head in of], np.bool_)[which]]
+    if len(longer):
         whole = made.to_list()
-        for at, head in longer:
-            whole[at] = list(head or ())
+        for at in longer.tolist():
+            whole[at] = list(heads[table["head"][at]].head or ())
         made = pl.Series(whole, dtype=pl.List(pl.Float64))
     return made
 

@@ -590,9 +590,11 @@ def _count_values(tables: Tables, numbers: pl.Series, cells: Sequence[Cell], of_
         "line", owner=pl.Series(of_cell).gather(differing["record"]), writer=writers.gather(differing["prefix"])
     )
     tally(cells, "variant", table_, "writer")
-    for (owner,), some in table.filter(finite).group_by("owner", maintain_order=True):
-        cell, sized = cells[owner], some.filter(pl.col("rms") >= 0)  # a norm below zero is none
-        cell.rms = Spread.of(sized["rms"].to_numpy(), sized["number"].to_numpy())
-        cell.prints = [
-            (one, *(values or ())) for one, values in some.select("norm", "values").head(_NAMED_BY).iter_rows()
-        ]
+    some = table.filter(finite).select("owner", "rms", "number", "norm", "values").sort("owner", maintain_order=True)
+    rms, of_pass = some["rms"].to_numpy(), some["number"].to_numpy()
+    owners, starts = np.unique(some["owner"].to_numpy(), return_index=True)
+    for owner, start, stop in zip(owners.tolist(), starts.tolist(), [*starts[1:], len(rms)][: len(starts)], strict=True):
+        sized = start + np.flatnonzero(rms[start:stop] >= 0)  # a norm below zero is none
+        cells[owner].rms = Spread.of(rms[sized], of_pass[sized])
+        named = some[start : min(stop, start + _NAMED_BY), ["norm", "values"]]
+        cells[owner].prints = [(one, *(values or ())) for one, values in named.iter_rows()]

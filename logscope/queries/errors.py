@@ -475,6 +475,8 @@ def _signs(tables: Tables, part: Part) -> pl.DataFrame:
     where, regular = ("file", "segment"), pl.col("event").is_in(list(_REGULAR)).fill_null(value=False)
     records = tables.records.select(where)[tables.prints["record"]]
     printed = tables.prints.select("prefix", "line", records["file"], records["segment"], often=pl.lit(value=False))
+    # Of prints behind one prefix the last one counts: it names their process and their time.
+    printed = printed.group_by("prefix", *where, "often").agg(pl.col("line").max()).select(printed.columns)
     rows = pl.concat([tables.server.select("prefix", "line", *where, often=regular), printed])
     named = writers(tables, rows["prefix"])
     ends = rows.join(named, on="prefix").sort("line").group_by(*where, "origin", maintain_order=True)

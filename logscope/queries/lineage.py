@@ -120,11 +120,13 @@ def joined_of(
 def _values(tables: Tables, rows: NDArray[Any]) -> dict[str, Any]:
     """Return the first values of records as they are compared (:mod:`logscope.passes.lineage`)."""
     some = tables.records.select("values", "values_key", "rounded")[rows]
+    number = some["values"].list.len().fill_null(0).to_numpy()
+    values = np.full((len(number), _VALUES), math.nan)
+    shown = np.arange(_VALUES) < number[:, None]
+    values[shown] = some["values"].list.head(_VALUES).filter(number > 0).explode().fill_null(math.nan).to_numpy()
     return {
-        "values": np.column_stack(
-            [some["values"].list.get(at, null_on_oob=True).fill_null(math.nan).to_numpy() for at in range(_VALUES)]
-        ),
-        "count": some["values"].list.len().fill_null(0).to_numpy(),
+        "values": values,
+        "count": number,
         "key": some["values_key"].fill_null(0).to_numpy(),
         "rounded": some["rounded"].fill_null(value=False).to_numpy(),
     }

@@ -181,9 +181,6 @@ def frame(schema: pl.Schema, columns: Mapping[str, Any]) -> pl.DataFrame:
     """
     made = {name: series(name, values, schema[name]) for name, values in columns.items()}
     height = max(map(len, made.values()), default=0)
-    return pl.DataFrame(
-        [
-            made[name] if name in made else pl.Series(name, [], dtype).extend_constant(None, height)
-            for name, dtype in schema.items()
-        ]
-    )
+    for name in schema.keys() - made.keys():
+        made[name] = pl.Series(name, [None], schema[name]).new_from_index(0, height)
+    return pl.DataFrame([made[name] for name in schema])
