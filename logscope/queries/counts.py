@@ -592,8 +592,9 @@ def _count_values(tables: Tables, numbers: pl.Series, cells: Sequence[Cell], of_
     tally(cells, "variant", table_, "writer")
     some = table.filter(finite).select("owner", "rms", "number", "norm", "values").sort("owner", maintain_order=True)
     rms, of_pass = some["rms"].to_numpy(), some["number"].to_numpy()
-    owners, starts = np.unique(some["owner"].to_numpy(), return_index=True)
-    for owner, start, stop in zip(owners.tolist(), starts.tolist(), [*starts[1:], len(rms)][: len(starts)], strict=True):
+    owners, starts, numbers_ = np.unique(some["owner"].to_numpy(), return_index=True, return_counts=True)
+    for owner, start, number in zip(owners.tolist(), starts.tolist(), numbers_.tolist(), strict=True):
+        stop = start + number
         sized = start + np.flatnonzero(rms[start:stop] >= 0)  # a norm below zero is none
         cells[owner].rms = Spread.of(rms[sized], of_pass[sized])
         named = some[start : min(stop, start + _NAMED_BY), ["norm", "values"]]

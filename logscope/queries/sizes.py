@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import polars as pl
 
 from logscope.model import CAPTURE_EVENTS, Place
+from logscope.queries.counts import together
 from logscope.queries.words import count, layer_list, whole_numbers
 
 if TYPE_CHECKING:
@@ -79,18 +80,10 @@ def explain_sizes(
 ) -> SizeReading | None:
     """Return what a size error says, None when its numbers are not known.
 
-    Parameters
-    ----------
-    event, fields
-        as the grammar names them: ``matmul_mismatch`` (rows, got_width, want_width, out_width), ``size_mismatch``
-        (a, b, dimension), ``weight_shape_mismatch`` (loaded, parameter_shape).
-    hidden, hidden_from
-        the hidden size as the log shows it, and where.
-    delivered
-        widths of joined states that the log printed.
-    loading
-        whether weights were being loaded: then sizes are of weights, never of hidden states.
-
+    ``event`` and ``fields`` as the grammar names them: ``matmul_mismatch`` (rows, got_width, want_width, out_width),
+    ``size_mismatch`` (a, b, dimension), ``weight_shape_mismatch`` (loaded, parameter_shape); ``hidden`` and
+    ``hidden_from``: the hidden size as the log shows it, and where; ``delivered``: widths of joined states that the log
+    printed; ``loading``: weights were being loaded, so that sizes are never of hidden states.
     """
     if event == "weight_shape_mismatch":
         return _weights(fields, hidden)
@@ -108,13 +101,12 @@ def explain_sizes(
     seen = not matmul and got in delivered
     unit, known = _unit(got, want, hidden, hidden_from, out if matmul else None)
     came, due = multiple(got, unit), multiple(want, unit)
+    had, asked = (None, None) if unit is None else (got // unit, want // unit)
     parts = [f"expected {due}, got {came}" if named else f"{due} against {came}"]
     if matmul:
-        gives = f" and gives {out}" if out is not None else ""
-        parts = [f"the input is {came} wide, the weight takes {due}{gives}"]
-    if unit is not None:
-        states = _states_words(got // unit, want // unit)
-        parts.append(states if named or seen else f"{count(want // unit, 'state')} against {got // unit}")
+        parts = [f"the input is {came} wide, the weight takes {due}{f' and gives {out}' if out is not None else ''}"]
+    if had is not None and asked is not None:
+        parts.append(_states_words(had, asked) if named or seen else f"{count(asked, 'state')} against {had}")
         parts += [f"the log prints a joined state {got} wide, so that side was delivered"] * seen
         parts.append(f"{unit} is {known}")
     elif matmul:
@@ -122,12 +114,10 @@ def explain_sizes(
     elif max(got, want) < _SMALLEST_HIDDEN:
         parts.append("too small for widths of hidden states; both may count rows (tokens)")
     parts += _vocabulary(got, want)
-    rows = rows if matmul else None
-    if rows is not None:
+    if matmul and rows is not None:
         alike = f" ({rows} = {rows // unit} x {unit} by accident)" if unit is not None and rows % unit == 0 else ""
         parts.append(f"{rows} counts rows, not a width{alike}, and is not the problem")
-    had, asked = (None, None) if unit is None else (got // unit, want // unit)
-    return SizeReading("; ".join(parts), came, due, had, asked, unit, known, rows)
+    return SizeReading("; ".join(parts), came, due, had, asked, unit, known, rows if matmul else None)
 
 
 def explain_count(message: str) -> SizeReading | None:
@@ -212,14 +202,12 @@ def _weights(fields: Mapping[str, Any], hidden: int | None) -> SizeReading | Non
     parts = [f"the checkpoint's weight is {got}, the parameter{name} is {want}"]
     if len(loaded) != len(parameter):
         parts.append(f"{count(len(loaded), 'axis', 'axes')} where {len(parameter)} were due")
-    else:
-        for axis, (one, other) in enumerate(zip(loaded, parameter, strict=True)):
-            if one != other:
-                reading = ""
-                if hidden and one % hidden == 0 and other % hidden == 0:
-                    reading = f" ({multiple(one, hidden)} against {multiple(other, hidden)})"
-                parts.append(f"axis {axis} differs: {one} against {other}{reading}")
-    parts.extend(_vocabulary(*{size for size in (*loaded, *parameter) if isinstance(size, int)}))
+    for axis, (one, other) in enumerate(zip(loaded, parameter, strict=False)):
+        if one != other and len(loaded) == len(parameter):
+            whole = hidden and one % hidden == 0 == other % hidden
+            reading = f" ({multiple(one, hidden)} against {multiple(other, hidden)})" if whole else ""
+            parts.append(f"axis {axis} differs: {one} against {other}{reading}")
+    parts += _vocabulary(*{size for size in (*loaded, *parameter) if isinstance(size, int)})
     return SizeReading("; ".join(parts), got, want)
 
 
@@ -254,15 +242,13 @@ class WidthErrors:
             (tables.files[file], segment): _captured(tables, some.tail(1)) or []
             for (file, segment), some in passes.group_by("file", "segment")
         }
-        errors: dict[tuple[Any, ...], Wrong] = {}
+        made: dict[tuple[Any, ...], Wrong] = {}
         for error in sorted([*_lines(tables), *_fc_calls(tables)], key=lambda one: one.place.line):
-            errors.setdefault(error.key, error)
-        found = []
-        for error in list(errors.values())[:MAX_KEPT]:
-            here = (pl.col("file") == tables.files.index(error.place.file)) & (pl.col("segment") == error.segment)
-            before = passes.filter(here & (pl.col("line") < error.place.line)).tail(1)
-            found.append(error._replace(before=_captured(tables, before)))
-        return cls(found, last)
+            if error.key not in made and len(made) < MAX_KEPT:
+                here = (pl.col("file") == tables.files.index(error.place.file)) & (pl.col("segment") == error.segment)
+                before = _captured(tables, passes.filter(here & (pl.col("line") < error.place.line)).tail(1))
+                made[error.key] = error._replace(before=before)
+        return cls(list(made.values()), last)
 
     @classmethod
     def sum(cls, parts: Iterable[WidthErrors]) -> WidthErrors:
@@ -282,14 +268,11 @@ class WidthErrors:
         for wrong in self.found:
             where = (wrong.place.file, wrong.segment)
             hidden = sizes.in_segment(*where)
-            buckets = [bucket for bucket in counts.buckets.values() if bucket.key[:2] == where]
-            reading = explain_sizes(
-                wrong.event,
-                wrong.fields,
-                hidden=hidden.size if hidden is not None else None,
-                hidden_from=hidden.evidence if hidden is not None else None,
-                delivered={width for bucket in buckets for _, width in bucket.of("join") if width is not None},
-            )
+            size, known = hidden or (None, None)
+            joined = together(one for one in counts.buckets.values() if one.key[:2] == where).of("join")
+            delivered = {width for _, width in joined if width is not None}
+            told: dict[str, Any] = {"hidden": size, "hidden_from": known, "delivered": delivered}
+            reading = explain_sizes(wrong.event, wrong.fields, **told)
             # Two tensors of other sizes than states (rows, heads) are for the errors question to explain.
             if reading is not None and (wrong.event == "matmul_mismatch" or reading.unit is not None):
                 out.append((wrong, _words(wrong, reading, counts, known=hidden is not None)))

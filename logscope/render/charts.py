@@ -11,6 +11,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from logscope.errors import UsageError
@@ -56,7 +57,8 @@ def _rows(report: Report, name: str) -> list[dict[str, Any]]:
 
 
 def _data(alt: Any, rows: Sequence[dict[str, Any]]) -> Any:
-    return alt.Data(values=[{key: _plain(value) for key, value in row.items()} for row in rows])
+    with alt.utils.schemapi.debug_mode(False):  # checked value by value, a page of points takes seconds
+        return alt.Data(values=[{key: _plain(value) for key, value in row.items()} for row in rows])
 
 
 def _plain(value: Any) -> Any:
@@ -292,7 +294,7 @@ def of_page(points: Report, answer: Report | None) -> list[tuple[str, str, Any]]
         found.append(("accept", "Accept len over the log", accept(answer)))
     if _rows(points, "ranks"):
         found.append(("ranks", "Copies that disagree between writers", ranks(points)))
-    return [(name, words, chart.to_dict()) for name, words, chart in found]
+    return [(name, words, chart.to_dict(validate=False)) for name, words, chart in found]
 
 
 def differences(answer: Report) -> Any:
@@ -365,6 +367,7 @@ for (const script of document.querySelectorAll('script[data-chart]')) {
 """
 
 
+@cache
 def library() -> str:
     """Return the drawing library with the code that draws every chart of a page.
 

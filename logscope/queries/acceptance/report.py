@@ -361,14 +361,10 @@ class _Answer:
             ruled = list(zip(ranges.ranges, self.found.verdicts(server), strict=True))
             for found, verdict in ruled:
                 who = {"file": server.file, "segment": server.segment, "origin": server.server}
-                told: dict[str, Any] = {
-                    "definition": verdict.definition,
-                    "rule": verdict.rule,
-                    "draft_tokens": verdict.draft_tokens,
-                }
-                lines = {"first_line": found.first_line, "last_line": found.last_line, "lines": found.lines}
+                told = {name: getattr(verdict, name) for name in ("definition", "rule", "draft_tokens")}
+                told |= {name: getattr(found, name) for name in ("first_line", "last_line", "lines")}
                 told |= {"accept_rate_mean": rounded(found.mean, 4), "min": found.smallest, "max": found.largest}
-                rows.append({**who, **told, **lines, "unexplained": found.unexplained})
+                rows.append({**who, **told, "unexplained": found.unexplained})
                 if verdict.contradicts:
                     self.notes.append(
                         f"accept rate follows {verdict.rule} at {Place(server.file, found.first_line)}, which does not "

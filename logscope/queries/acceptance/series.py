@@ -259,16 +259,12 @@ class Series:
     def _stretches(self, name: str) -> list[Stretch]:
         inside = pl.col(name) == pl.col("lengths")
         runs = self.rows.with_columns(run=inside.rle_id(), inside=inside).filter("inside")
-        found = runs.group_by("run", maintain_order=True).agg(
-            pl.col("first", "time").first(), pl.col("last").last(), pl.col("lengths", "rounds").sum(),
-            (pl.col("plain") / pl.col("lengths")).last(), pl.col("drafted").sum() > 0,
-        )  # fmt: skip
-        made = [
-            Stretch(first, time, last, int(lines), rounds, length, counted)
-            for _, first, time, last, lines, rounds, length, counted in found.iter_rows()
-        ]
-        longest = sorted(made, key=lambda one: (-one.rounds, one.first_line))[:_MOST_STRETCHES]
-        return sorted(longest, key=lambda one: one.first_line)
+        found = runs.group_by("run").agg(
+            pl.col("first", "time").first(), pl.col("last").last(), pl.col("lengths").sum().cast(pl.Int64),
+            pl.col("rounds").sum(), (pl.col("plain") / pl.col("lengths")).last(), pl.col("drafted").sum() > 0,
+        ).drop("run")  # fmt: skip
+        longest = found.sort(-pl.col("rounds"), "first").head(_MOST_STRETCHES)
+        return [Stretch(*row) for row in longest.sort("first").iter_rows()]
 
     def long(self, stretches: Sequence[Stretch]) -> list[Stretch]:
         """Return the stretches an acceptance rule looks at: 2 lines and 80 rounds, or every line of a shorter run.
