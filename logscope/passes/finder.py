@@ -610,13 +610,19 @@ class Finder:
 
 def _values(stats: list[dict[str, Any]], names: tuple[str, ...], dtype: Any) -> list[Any]:
     """Return a field of statistics lines, None where it is not printed or of another kind."""
-    kinds = {pl.Float64: (int, float), pl.Int64: (int,), pl.Boolean: (bool,)}[dtype]
-    found = []
+    wanted = {pl.Float64: float, pl.Int64: int, pl.Boolean: bool}[dtype]
+    found: list[Any] = []
     for fields in stats:
-        value = next((fields[name] for name in names if name in fields), None)
-        fits = isinstance(value, kinds) and (dtype == pl.Boolean or not isinstance(value, bool))
-        fits = fits and (not isinstance(value, int) or _whole(value, 64) is not None)
-        found.append(value if fits else None)
+        value = None
+        for name in names:
+            if name in fields:
+                value = fields[name]
+                break
+        kind = type(value)  # a bool is no number here
+        if kind is int and wanted is not bool:
+            found.append(_whole(value, 64))
+        else:
+            found.append(value if kind is wanted else None)
     return found
 
 
