@@ -99,8 +99,9 @@ def measure(door: str, arguments: argparse.Namespace, log: Path, parts: list[byt
         written = [time.monotonic()]
         delays = [following.wait("E101") - written[0]]
     elif door in ("accept", "summarize"):
+        following.wait(f" {len(written) + 1:,} {'lines' if door == 'accept' else 'decode lines'}")
         # A later headline counts the line as well.
-        told = [(when, re.search(r"over ([\d,]+) lines", line)) for when, line in following.lines]
+        told = [(when, re.search(r"([\d,]+) (?:decode )?lines", line)) for when, line in following.lines]
         counts = [(when, int(found[1].replace(",", ""))) for when, found in told if found]
         delays = [min(when for when, lines in counts if lines > at + 1) - then for at, then in enumerate(written)]
     elif rest:

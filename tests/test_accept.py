@@ -620,13 +620,15 @@ def test_a_long_series_is_reduced_and_keeps_its_extremes(monkeypatch):
 
 
 def test_many_servers_have_one_line_each_where_they_differ():
-    """Of 30 servers 28 agree: the screen names the other two, the worst first, and says the rest in one line."""
+    """Of 31 servers 28 agree: the screen names the others, the worst first, and says the rest in one line."""
     logs = [args(decode_log_interval=40) + "".join(map(decode, around(2.8, 20))) for _ in range(28)]
     logs.insert(3, args(decode_log_interval=40) + decode(1.0) * 20)
     logs.insert(9, args(decode_log_interval=40) + "".join(map(decode, around(3.0, 20) + around(1.5, 10))))
+    logs.insert(20, args(decode_log_interval=40) + "".join(map(decode, around(1.9, 20))))
     report = answer(Accept(), *logs)
     lines = [line for line in report.screen if isinstance(line, Line) and line.mark]
-    assert [line.mark for line in lines] == ["warning", "warning", "ok"]
-    assert [line.name for line in lines] == ["x3.log", "x9.log", "28 others"]
+    assert [line.mark for line in lines] == ["warning", "warning", "warning", "ok"]
+    assert [line.name for line in lines] == ["x3.log", "x20.log", "x9.log", "28 others"]
     assert "nothing accepted" in lines[0].text
-    assert lines[1].chart.worst is not None
+    assert "accepts less than" in lines[1].text
+    assert lines[2].chart.worst is not None

@@ -2,7 +2,7 @@
 
 This module is responsible for noticing what became of the file and for giving every line exactly once. It must not
 know what a line says, nor how a live table is drawn. It looks every ``poll`` seconds rather than being told: that
-works on every file system, and 50 ms are below what a reader notices.
+works on every file system, and 25 ms are below what a reader notices.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ if TYPE_CHECKING:
     import threading
     from collections.abc import Callable, Iterator
 
-_QUIET_POLLS = 2  # so long the old file must be still before its successor is turned to
+_QUIET_POLLS = 4  # so long the old file must be still before its successor is turned to
 _REMEMBERED = 64  # bytes before the place of reading that must not change
 
 
 def follow(
     path: str | os.PathLike[str] | Any,
     *,
-    poll: float = 0.05,
+    poll: float = 0.025,
     stop: threading.Event | None = None,
     idle: float | None = None,
     size: int = BLOCK_SIZE,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from itertools import groupby, pairwise
+from statistics import median_low
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, TypeAlias
 
 import polars as pl
@@ -46,6 +47,8 @@ _APART, _DIP_LEVELS = 0.15, 3
 # What moves by less goes together with nothing.
 _MOVED = 0.1
 # Servers that are named one by one on the screen.
+# So many servers make an odd one out; so many processes that accept less are named in the headline.
+_SERVERS, _NAMED = 3, 3
 _FEW = 8
 _WINDOW = re.compile(r"(\d+)([smhd]?)")
 _UNIT = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
@@ -201,7 +204,7 @@ class _Answer:
         for key, words in self.apart.items():
             place = Place(key.file, self.series[key].stats.first_line)
             self.notes.append(
-                f"{words}, from {place} on, in nine of ten lines: other requests, or a fault of that rank alone"
+                f"{words}, from {place} on, in nine of ten lines: other requests, or a fault of that process alone"
             )
         self._extremes()
         self._positions()
@@ -291,7 +294,9 @@ class _Answer:
             text += ": nothing is accepted"
         elif all(one.stats.ceiling * 2 > one.stats.lines for one in series):
             text += ": at its maximum in most lines, which is suspicious rather than good"
-        return "; ".join([text, *self.apart.values()])
+        apart = list(self.apart.values())
+        more = [f"{len(apart) - _NAMED} more accept less"] if len(apart) > _NAMED else []
+        return "; ".join([text, *apart[:_NAMED], *more])
 
     def _without_length(self) -> str:
         """Say why there is no accept len."""
@@ -312,25 +317,35 @@ class _Answer:
         return Stats(pl.concat([one.stats.rows for one in self.lengths.values()]))
 
     def _apart(self) -> Iterator[tuple[Key, str]]:
-        """Yield the processes of one server that accept clearly less than all its others, in words.
+        """Yield the processes that accept clearly less than all others of their server, or of three and more, in words.
 
-        Nine of ten of their lines lie below nine of ten lines of every other process, and they are no more than the
-        others: then nothing would say which of the two is the odd one.
+        Nine of ten of their lines lie below nine of ten of most others, and they are no more than the others: then
+        nothing would say which of the two is the odd one.
         """
         servers: dict[Any, list[tuple[float, Key, Stats]]] = {}
         for key, series in self.lengths.items():
             if series.rounds >= DECLINE_ROUNDS:
                 servers.setdefault(key[:3], []).append((series.stats.mean or 0.0, key, series.stats))
-        for found in servers.values():
+        if len(servers) >= _SERVERS:
+            servers[None] = [one for found in servers.values() for one in found]
+        for server, found in servers.items():
             found.sort(key=lambda one: one[0])
-            for number in range(1, len(found) // 2 + 1):
+            for number in range(len(found) // 2, 0, -1):
                 few, rest = found[:number], found[number:]
                 top = max(stats.quantile(0.9) or 0.0 for _, _, stats in few)
-                bottom = min(stats.quantile(0.1) or 0.0 for _, _, stats in rest)
-                if top < bottom and few[-1][0] <= (1 - _APART) * rest[0][0]:
+                bottom = median_low(stats.quantile(0.1) or 0.0 for _, _, stats in rest)
+                if top < bottom and few[-1][0] <= (1 - _APART) * median_low(mean for mean, *_ in rest):
                     others = span(rest[0][0], rest[-1][0], ".2f")
-                    yield from ((key, f"{key.name} accepts less, {mean:.2f} against {others}") for mean, key, _ in few)
+                    for mean, key, _ in few:
+                        name = key.name if server is not None else self._named(key)
+                        yield key, f"{name} accepts less, {mean:.2f} against {others}"
                     break
+
+    def _named(self, key: Key) -> str:
+        """Return what tells a process from those of other servers."""
+        files = len({other.file for other in self.series}) > 1
+        runs = not files and len({other.segment for other in self.series}) > 1
+        return " ".join(filter(None, (key.file.rpartition("/")[2] * files, f"run {key.segment}" * runs, key.name)))
 
     def _gate(self, rows: Sequence[dict[str, Any]]) -> None:
         """Add a finding for every row below the minimum, worst first; without any length nothing is decided."""
@@ -623,25 +638,21 @@ class _Answer:
         """Set the first screen: a line for each server that differs, worst first, with its chart; then what to know."""
         report, context = self.report, self.context
         failed = {(finding.where.file, finding.where.line) for finding in report.findings if finding.where is not None}
-        files = len({row["file"] for row in rows}) > 1
-        runs = not files and len({row["segment"] for row in rows}) > 1
         unnamed = "accept len" if len(rows) == 1 else "no mark"
         fine: list[float] = []
         lines: list[Line] = []
         for row in sorted(rows, key=lambda row: -1.0 if row["accept_len_mean"] is None else row["accept_len_mean"]):
             key = _key(row)
-            words = (
-                row["file"].rpartition("/")[2] * files, f"run {row['segment']}" * runs, key.name, row["window"] or "",
-            )  # fmt: skip
-            series = next((one for other, one in self.lengths.items() if other._replace(server="") == key), None)
-            mark, why = self._judged(series, (row["file"], row["first_line"]) in failed)
+            found = ((one, series) for one, series in self.lengths.items() if one._replace(server="") == key)
+            of, series = next(found, (key, None))
+            mark, why = self._judged(of, series, (row["file"], row["first_line"]) in failed)
             switched = series is not None and series.stats.sums["spanning"] > 0
             limit = f" of {row['maximum']}" if row["maximum"] and not switched else ""
             mean = row["accept_len_mean"]
             said = f"{row['accepted']:,} of {row['drafted']:,} draft tokens" if mean is None else f"{mean:.2f}{limit}"
             said += f"   {count(row['rounds'], 'round')}, {context.at(Place(row['file'], row['first_line']))}{why}"
             charted = series is not None and row["window"] is None and self.asked.by == "rank"
-            name = " ".join(filter(None, words)) or unnamed
+            name = " ".join(filter(None, (self._named(key), row["window"]))) or unnamed
             lines.append(Line(mark, name, said, chart=_chart(series) if charted and series is not None else None))
             fine += [mean] if mark == "ok" else []
         order = ("error", "warning", "unknown", "ok", None)
@@ -655,7 +666,7 @@ class _Answer:
         report.screen = [headline, "", *lines, *[""] * bool(notes), *map(context.short, notes)]
         report.next = context.command("check")
 
-    def _judged(self, series: Series | None, failed: bool) -> tuple[Mark, str]:
+    def _judged(self, key: Key, series: Series | None, failed: bool) -> tuple[Mark, str]:
         """Return the mark of a row, and why it is no check mark, in words."""
         if failed:
             return "error", f"   below the minimum of {self.asked.minimum:g}"
@@ -669,6 +680,8 @@ class _Answer:
             return "warning", f"   falls by {-series.decline.change:.0%}"
         if series.long(series.ceiling):
             return "warning", "   at its maximum"
+        if (less := self.apart.get(key)) is not None:
+            return "warning", f"   accepts less than {less.rpartition(' against ')[2]} of the others"
         sums = series.stats.sums
         if 2 * sums["spanning"] > sums["lengths"] > 1:
             return "warning", "   most intervals span a switch of the draft length"
