@@ -24,6 +24,7 @@ from logscope.scan.scanner import Scanner
 from logscope.sources.inputs import expand, is_remote
 from logscope.sources.tail import follow
 from logscope.sources.unwrap import unwrap
+from logscope.tables.tables import Tables
 
 if TYPE_CHECKING:
     import threading
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
     from logscope.scan.chunk import Chunk
     from logscope.sources.blocks import Block
     from logscope.sources.streams import Source
-    from logscope.tables.tables import Tables
 
 _MANIFEST = ".logscope.json"
 # Texts that look like records and are none that are kept, to be shown when nothing else is found.
@@ -45,6 +45,7 @@ BLOCK = 16 << 20
 _AHEAD = 32 << 20
 # Seconds without a debug record, in a log that is followed, after which nobody waits for the rest of a pass.
 QUIET = 1.0
+_ROWS = 20_000  # that a batch holds, at least, when it is asked
 _FORMS = 3  # of lines that no grammar reads, that are shown
 _LISTED = 5  # lines that a warning names
 _KEPT = 5  # notices that a report repeats: of a connection lost every hour, more would hide the report
@@ -147,12 +148,14 @@ def batches(
         when a source cannot be read.
 
     """
+    scanner: Scanner | None = None
     for source in sources:
         reading.begin(source)
+        scanner = Scanner(grammar, scanner)
         finder = Finder(source.name, reader(grammar), keys=reading.keys)
         invalid: list[int] = []
         wrong = size = 0
-        for chunk in _chunks(source, grammar, reading):
+        for chunk in _chunks(source, scanner, reading):
             size += chunk.size
             wrong += chunk.accounting.invalid_utf8_bytes
             invalid += chunk.invalid_lines
@@ -166,6 +169,18 @@ def batches(
         if wrong:
             lines = ", ".join(map(str, invalid[:_LISTED])) + (", ..." if len(invalid) > _LISTED else "")
             reading.warnings.append(f"{source.name}: {wrong} bytes are not UTF-8 (lines {lines}); kept as they are")
+
+
+def gathered(found: Iterable[Tables]) -> Iterator[Tables]:
+    """Yield batches with small ones joined: of many short logs each costs a question some hundred calls of polars."""
+    held: list[Tables] = []
+    for tables in found:
+        held.append(tables)
+        if sum(one.prints.height + one.server.height for one in held) >= _ROWS:
+            yield Tables.concat(held)
+            held = []
+    if held:
+        yield Tables.concat(held)
 
 
 def reader(grammar: Grammar) -> Callable[[bytes], Payload]:
@@ -182,18 +197,17 @@ def reader(grammar: Grammar) -> Callable[[bytes], Payload]:
     return read
 
 
-def _chunks(source: Source, grammar: Grammar, reading: Reading) -> Iterator[Chunk]:
+def _chunks(source: Source, scanner: Scanner, reading: Reading) -> Iterator[Chunk]:
     """Yield what each block of a source says; of a large one from a thread that reads ahead."""
 
     def scanned(block: Block) -> Chunk:
         chunk = scanner.feed(block)
         if is_hardly_known(chunk.accounting):
-            reading.forms = reading.forms or Forms(grammar)
+            reading.forms = reading.forms or Forms(scanner.grammar)
             reading.forms.take(source.name, block.data, block.line)
         return chunk
 
-    scanner = Scanner(grammar)
-    blocks = unwrap(source.blocks(size=BLOCK), source.warn, lambda: Labels(grammar))
+    blocks = unwrap(source.blocks(size=BLOCK), source.warn, lambda: Labels(scanner.grammar))
     chunks = (scanned(block) for block in blocks if block is not None)
     # A pipe is read where Ctrl-C is heard: a thread that waits for its next byte could not be ended.
     if source.size is None or source.size < _AHEAD:

@@ -14,7 +14,7 @@ from logscope import grammar as grammars_module
 from logscope.asking import Asked
 from logscope.errors import NothingRecognised
 from logscope.model import Accounting, ForwardPass, ServerEvent
-from logscope.reading import Reading, batches, followed_batches, sources_of
+from logscope.reading import Reading, batches, followed_batches, gathered, sources_of
 from logscope.tables.tables import Tables
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ TableName: TypeAlias = Literal["events", "passes", "unparsed"]
 def answer(question: Any, inputs: Iterable[Any], *, grammars: Iterable[str | os.PathLike[str]] = ()) -> Report:
     """Ask one question of logs without keeping a run in memory."""
     reading, asked = Reading(), Asked(question)
-    for tables in batches(sources_of(inputs), grammars_module.load(grammars), reading):
+    for tables in gathered(batches(sources_of(inputs), grammars_module.load(grammars), reading)):
         asked.add(tables)
     return asked.report(reading.context())
 

@@ -37,7 +37,7 @@ class Follower:
         """Return the blocks up to the moment nothing has happened for some polls."""
         found = []
         idle = 0
-        while idle < 3:  # one more than a rotation needs
+        while idle < 5:  # one more than a rotation needs
             block = next(self._blocks)
             idle = 0 if block is not None else idle + 1
             if block is not None:

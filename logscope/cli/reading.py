@@ -124,12 +124,8 @@ def answers(logs: Sequence[str], shared: Shared, queries: Sequence[Any]) -> list
     else:
         reading = readings.Reading()
         shown = ExitStack()
-        found = readings.batches(
-            sources,
-            grammar.load(shared.grammar or ()),
-            reading,
-            on_block=shown.enter_context(progress(sources, shared)),
-        )
+        known, on_block = grammar.load(shared.grammar or ()), shown.enter_context(progress(sources, shared))
+        found = readings.gathered(readings.batches(sources, known, reading, on_block=on_block))
     with shown:
         missed = Missed(shared)
         for tables in missed.over(found):

@@ -15,6 +15,7 @@ from __future__ import annotations
 import codecs
 import re
 from dataclasses import replace
+from functools import lru_cache
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -63,24 +64,27 @@ class Scanner:
 
     grammar
         what records there are.
+    before
+        what read another file of the same grammar: kinds of lines it has learned are known from the start.
     exact
         True sends every line through the exact grammar (for the differential test).
 
     """
 
-    def __init__(self, grammar: Grammar, *, exact: bool = False) -> None:
+    def __init__(self, grammar: Grammar, before: Scanner | None = None, *, exact: bool = False) -> None:
         self.grammar = grammar
         grammar.begin_file()
         self._pending = Pending(grammar)
         self._exact = exact
         hot = grammar.hot or "\n"
         self._hot, self._hot_bytes = hot, hot.encode("latin-1")
-        self._wanted = _one_pass(grammar)
+        self._wanted = _one_pass(tuple(grammar.anchors), grammar.hot)
         self._heads: dict[str, Payload | None] = {}
         self._texts: dict[str, Payload | None] = {}
         self._prefixes: dict[bytes, Prefix | None] = {b"": NO_PREFIX}
         self._before_kinds: dict[bytes, int | Template] = {}
-        self._kinds: dict[bytes, int | Kind] = {}
+        known = {} if before is None else before._kinds  # noqa: SLF001 - one of its own kind
+        self._kinds: dict[bytes, int | Kind] = {key: kind for key, kind in known.items() if isinstance(kind, Kind)}
         self._boring: dict[bytes, None] = {}
         self._refused: dict[bytes, None] = {}
         self._decoder = codecs.getincrementaldecoder("utf-8")("surrogateescape")
@@ -558,9 +562,10 @@ def _cut(data: bytes) -> tuple[pl.Series, np.ndarray, int]:
         return pl.read_lines(before + fixed).to_series()[len(before) :], lines, len(bad)
 
 
-def _one_pass(grammar: Grammar) -> str | None:
+@lru_cache(maxsize=8)
+def _one_pass(anchors: tuple[str, ...], hot: str | None) -> str | None:
     """Return an expression that finds any anchor but the debug anchor's."""
-    keys = [key for key in grammar.anchors if grammar.hot is None or key not in grammar.hot]
+    keys = [key for key in anchors if hot is None or key not in hot]
     keys = [key for key in keys if not any(other != key and other in key for other in keys)]
     return "|".join(re.sub(r"([.^$*+?{}()|\[\]\\])", r"\\\1", key) for key in keys) or None
 
