@@ -555,9 +555,17 @@ def _cut(data: bytes) -> tuple[pl.Series, np.ndarray, int]:
     try:
         return pl.read_lines(before + data).to_series()[len(before) :], np.zeros(0, np.int64), 0
     except pl.exceptions.ComputeError:
-        fixed = _ESCAPED.sub("?", data.decode("utf-8", "surrogateescape")).encode()
         raw = np.frombuffer(data, np.uint8)
-        bad = np.flatnonzero(raw != np.frombuffer(fixed, np.uint8))
+        high = np.flatnonzero(raw > 127)
+        # Only they are decoded, each run behind one byte for the plain ones before it.
+        places = np.arange(len(high)) + np.cumsum(np.diff(high, prepend=-2) > 1)
+        runs = np.zeros(places[-1] + 1, np.uint8)
+        runs[places] = raw[high]
+        decoded = _ESCAPED.sub("?", runs.tobytes().decode("utf-8", "surrogateescape")).encode()
+        bad = high[np.frombuffer(decoded, np.uint8)[places] < 128]
+        raw = raw.copy()
+        raw[bad] = ord("?")
+        fixed = raw.tobytes()
         lines = np.unique(np.searchsorted(np.flatnonzero(raw == ord("\n")), bad))
         return pl.read_lines(before + fixed).to_series()[len(before) :], lines, len(bad)
 
@@ -587,4 +595,4 @@ def _remember(memory: dict[Any, Any], key: Any, thing: Any) -> None:
 
 
 def _surrogates(text: str) -> int:
-    return sum("\udc80" <= char <= "\udcff" for char in text) if not text.isascii() else 0
+    return len(_ESCAPED.findall(text))
