@@ -113,7 +113,14 @@ def joined(parts: Sequence[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
 
 
 def taken(table: dict[str, np.ndarray], rows: Any) -> dict[str, np.ndarray]:
-    """Return some rows of columns."""
+    """Return some rows of columns (the columns themselves where these are all, in order): a slice, a mask, places."""
+    if not isinstance(rows, slice):
+        if rows.dtype == np.bool_:
+            rows = np.flatnonzero(rows)
+        if len(rows) and rows[-1] - rows[0] == len(rows) - 1 and (np.diff(rows) == 1).all():
+            # Neighbours are copied at once.
+            some = slice(int(rows[0]), int(rows[-1]) + 1)
+            return {name: column[some].copy() if len(column) > len(rows) else column for name, column in table.items()}
     return {name: column[rows] for name, column in table.items()}
 
 
