@@ -132,13 +132,13 @@ class Scanner:
             hot = lines.str.contains(self._hot, literal=True).to_numpy()
             hot[odd] = False
             where = np.flatnonzero(hot)
-            parts = [odd, where[self._debug(lines, where, starts, block, build)]]
+            parts = [odd, where[self._debug(lines.filter(pl.Series(hot)), where, starts, block, build)]]
             if self._wanted is not None:
                 hot[odd] = True
-                others = np.flatnonzero(~hot)
-                rest = lines if len(others) == total else lines.gather(others)
-                found = rest.str.contains(self._wanted).arg_true().to_numpy()
-                parts.append(self._others(rest.gather(found), others[found], starts, block, build))
+                rest = lines.filter(pl.Series(~hot))
+                found = rest.str.contains(self._wanted)
+                others = np.flatnonzero(~hot)[found.to_numpy()]
+                parts.append(self._others(rest.filter(found), others, starts, block, build))
             odd = np.concatenate(parts)
         if block.continues or self._pending.waiting:
             odd = np.append(odd, 0)
@@ -165,12 +165,11 @@ class Scanner:
     # -------------------------------------------------------------------------------------------------- debug records
 
     def _debug(
-        self, lines: pl.Series, where: np.ndarray, starts: np.ndarray, block: Block, build: _Build
+        self, said: pl.Series, where: np.ndarray, starts: np.ndarray, block: Block, build: _Build
     ) -> np.ndarray:
         """Take the lines with the debug anchor that are one plain record each; return which are not."""
         if not len(where):
             return np.zeros(0, np.bool_)
-        said = lines if len(where) == len(lines) else lines.gather(where)
         mark = said.str.find(self._hot, literal=True)
         at = mark.to_numpy().astype(np.int64)
         prefix = np.full(len(said), build.prefix(NO_PREFIX), np.int32)
