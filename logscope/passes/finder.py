@@ -483,14 +483,13 @@ class Finder:
         where = np.full(len(head), -1)
         where[prints["record"][speaks]] = speaks
         records["print"] = where
-        nothing = _Nothing()
         made: Columns = {
             "pass": keys[records["pass"]],
             "file": np.zeros(len(head), np.int64),
             "segment": records["segment"],
             "line": records["line"],
             "offset": records["offset"],
-            "norm": nothing(records["norm"], records["slack"] >= 0),
+            "norm": _nothing(records["norm"], records["slack"] >= 0),
             "slack": np.maximum(records["slack"], 0.0),
             "rounded": records["rounded"],
             "copies": records["copies"],
@@ -499,7 +498,7 @@ class Finder:
             "length": records["length"],
             "print": records["print"],
             "values": _lists(records, heads),
-            "values_key": nothing(records["key"], records["count"] > 0),
+            "values_key": _nothing(records["key"], records["count"] > 0),
         }
         made |= _of_heads(heads, head)
         tables.records = schema.frame(schema.RECORDS, made)
@@ -512,12 +511,12 @@ class Finder:
             "offset": prints["offset"],
             "prefix": prints["prefix"],
             "same": ~prints["differs"],
-            "norm": nothing(prints["norm"], shown & (prints["slack"] >= 0)),
-            "slack": nothing(np.maximum(prints["slack"], 0.0), shown),
+            "norm": _nothing(prints["norm"], shown & (prints["slack"] >= 0)),
+            "slack": _nothing(np.maximum(prints["slack"], 0.0), shown),
             "values": _lists(prints, heads, shown),
-            "values_key": nothing(prints["key"], shown & (prints["count"] > 0)),
-            "head": nothing(prints["head"], shown),
-            "length": nothing(prints["length"], shown),
+            "values_key": _nothing(prints["key"], shown & (prints["count"] > 0)),
+            "head": _nothing(prints["head"], shown),
+            "length": _nothing(prints["length"], shown),
         }
         tables.prints = schema.frame(schema.PRINTS, printed)
         lead = records["prefix"][passes["first"]]
@@ -534,10 +533,10 @@ class Finder:
                     *(passes[name].tolist() for name in ("why", "rows", "tokens")), strict=True
                 )
             ],
-            "rows": nothing(passes["rows"], passes["rows"] >= 0),
-            "wide": nothing(passes["wide"] == 1, passes["wide"] >= 0),
-            "traced": nothing(passes["traced"] == 1, passes["traced"] >= 0),
-            "ago": nothing(passes["ago"], passes["ago"] >= 0),
+            "rows": _nothing(passes["rows"], passes["rows"] >= 0),
+            "wide": _nothing(passes["wide"] == 1, passes["wide"] >= 0),
+            "traced": _nothing(passes["traced"] == 1, passes["traced"] >= 0),
+            "ago": _nothing(passes["ago"], passes["ago"] >= 0),
             "how": np.array([*schema.HOW.categories, None], object)[passes["how"]].tolist(),
             "region": passes["region"].tolist(),
             "printed": passes["printed"],
@@ -556,19 +555,19 @@ class Finder:
             "due_fresh",
         ):
             frame[name] = passes[name]
-        frame["expected"] = nothing(passes["expected"], passes["expected"] >= 0)
+        frame["expected"] = _nothing(passes["expected"], passes["expected"] >= 0)
         for name in ("first", "last", "join", "input", "fc", "end"):
-            frame[name] = nothing(passes[name], passes[name] >= 0)
+            frame[name] = _nothing(passes[name], passes[name] >= 0)
         for side in ("due", "own"):
             there = passes[f"{side}_line"] >= 0
             for name in STATE:
                 column = passes[f"{side}_{name}"]
                 if name in ("rows", "width", "slack"):
-                    frame[f"{side}_{name}"] = nothing(column, there & (column >= 0))
+                    frame[f"{side}_{name}"] = _nothing(column, there & (column >= 0))
                 elif name == "norm":
-                    frame[f"{side}_{name}"] = nothing(column, there & (passes[f"{side}_slack"] >= 0))
+                    frame[f"{side}_{name}"] = _nothing(column, there & (passes[f"{side}_slack"] >= 0))
                 else:
-                    frame[f"{side}_{name}"] = nothing(column, there)
+                    frame[f"{side}_{name}"] = _nothing(column, there)
         tables.passes = with_records(schema.frame(schema.PASSES, frame), tables.records)
 
     def _fill_server(self, tables: Tables, server: Columns) -> None:
@@ -626,11 +625,10 @@ def _values(stats: list[dict[str, Any]], names: tuple[str, ...], dtype: Any) -> 
     return found
 
 
-class _Nothing:
-    """Makes a column that is null where a mask does not hold."""
-
-    def __call__(self, column: np.ndarray, there: np.ndarray) -> pl.Series:
-        return pl.select(pl.when(pl.Series(there)).then(pl.Series(column))).to_series()
+def _nothing(column: np.ndarray, there: np.ndarray) -> pl.Series:
+    """Return a column that is null where a mask does not hold."""
+    said = pl.Series(column)
+    return said if there.all() else pl.select(pl.when(pl.Series(there)).then(said)).to_series()
 
 
 def _lists(table: Columns, heads: list[Payload], shown: np.ndarray | None = None) -> pl.Series:

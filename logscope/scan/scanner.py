@@ -164,9 +164,7 @@ class Scanner:
 
     # -------------------------------------------------------------------------------------------------- debug records
 
-    def _debug(
-        self, said: pl.Series, where: np.ndarray, starts: np.ndarray, block: Block, build: _Build
-    ) -> np.ndarray:
+    def _debug(self, said: pl.Series, where: np.ndarray, starts: np.ndarray, block: Block, build: _Build) -> np.ndarray:
         """Take the lines with the debug anchor that are one plain record each; return which are not."""
         if not len(where):
             return np.zeros(0, np.bool_)
