@@ -6,9 +6,11 @@ It must not know what a rule means or how a chart is drawn.
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from logscope import __version__
 from logscope.cli.output import redactor
 from logscope.errors import LogscopeError
 
@@ -16,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from logscope.cli.options import Shared
-    from logscope.model import Place
+    from logscope.model import Finding, Place
     from logscope.report import Report
 
 # Lines before and after the one a finding names, and characters of each that are shown.
@@ -59,14 +61,17 @@ def contexts(reports: Sequence[Report]) -> dict[Place, list[tuple[int, str, bool
 
 
 def drawn(
-    points: Report | None, accept: Report | None, differences: Report | None = None
+    points: Report | None,
+    accept: Report | None,
+    differences: Report | None = None,
+    findings: Sequence[Finding] = (),
 ) -> tuple[str, str, list[str]]:
     """Return the charts of a page, or nothing when the extra for charts is not installed."""
     from logscope.render import charts  # noqa: PLC0415 - pages only
 
     if not charts.available():
         return "", "", []
-    specifications = charts.of_page(points, accept) if points is not None else []
+    specifications = charts.of_page(points, accept, findings) if points is not None else []
     if differences is not None:
         specifications += charts.of_diff(differences)
     return charts.embedded(specifications)
@@ -102,4 +107,7 @@ def page_text(
         title = "logscope"
     else:
         shown = list(reports)
-    return page(shown, title, charts=drawn(points, accept, differences), contexts=around)
+    now = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
+    made = f"made {now} by logscope {__version__}"
+    figures = drawn(points, accept, differences, shown[0].findings)
+    return page(shown, title, made=made, charts=figures, contexts=around)

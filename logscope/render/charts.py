@@ -11,6 +11,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+from bisect import bisect_left
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +20,7 @@ from logscope.errors import UsageError
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from logscope.model import Finding, Place
     from logscope.report import Report
 
 # Okabe and Ito's palette: told apart by every kind of colour vision; shapes and dashes repeat what colours say.
@@ -197,6 +199,10 @@ def accept(answer: Report) -> Any:
             {"process": name, "file": series.get("file"), "segment": series.get("segment"), **point}
             for point in series["points"]
         )
+    # From nothing accepted to all there can be: what scatters is not to look like a fall.
+    shown = [point["accept_len"] for point in points if point["accept_len"] is not None]
+    known = [row["maximum"] for row in _rows(answer, "accept") if row.get("maximum")]
+    low, high = min([1.0, *shown]), max([2.0, *shown, *known])
     levels = [
         {**row, "process": row.get("origin") or "server", "end": row.get("last_line", row["first_line"])}
         for row in _rows(answer, "levels")
@@ -207,7 +213,7 @@ def accept(answer: Report) -> Any:
         .mark_line(point=alt.OverlayMarkDef(size=20))
         .encode(
             x=alt.X("line:Q", title="line of the log", scale=alt.Scale(zero=False, nice=False)),
-            y=alt.Y("accept_len:Q", title="accept len", scale=alt.Scale(zero=False)),
+            y=alt.Y("accept_len:Q", title="accept len", scale=alt.Scale(domain=[low, high], nice=False)),
             color=alt.Color("process:N", title="process", scale=alt.Scale(range=PALETTE)),
             strokeDash=alt.StrokeDash("process:N", legend=None),
             opacity=alt.condition(by_process, alt.value(1), alt.value(0.1)),
@@ -281,20 +287,42 @@ def _colours(count: int) -> list[str]:
     return [PALETTE[index % len(PALETTE)] for index in range(count)]
 
 
-def of_page(points: Report, answer: Report | None) -> list[tuple[str, str, Any]]:
-    """Return the charts of a page that have something to show: identifier, description, Vega-Lite specification."""
+def of_page(points: Report, answer: Report | None, findings: Sequence[Finding] = ()) -> list[tuple[str, str, Any]]:
+    """Return the charts of a page that have something to show: identifier, description, Vega-Lite specification.
+
+    Findings are marked where they begin: by their line, or by the pass that is printed there.
+    """
     found: list[tuple[str, str, Any]] = []
+    lines = [(one.rule, one.where) for one in findings if one.where is not None and one.severity != "note"]
+    passes = sorted((row["file"], row["line"], row["pass"]) for row in _rows(points, "rms") or _rows(points, "rows"))
+    begun = [(rule, where, bisect_left(passes, (where.file, where.line))) for rule, where in lines]
+    at_pass = [
+        (rule, where, passes[at][2]) for rule, where, at in begun if at < len(passes) and passes[at][0] == where.file
+    ]
     if _rows(points, "captures"):
         found.append(("captures", "Hidden captures per target pass over the run", captures(points)))
     if _rows(points, "rms"):
-        found.append(("norms", "Rms of every state over passes, by phase", norms(points)))
+        found.append(("norms", "Rms of every state over passes, by phase", _marked(norms(points), at_pass)))
     if _rows(points, "rows"):
-        found.append(("rows", "Rows and joined width of every target pass", rows(points)))
+        found.append(("rows", "Rows and joined width of every target pass", _marked(rows(points), at_pass)))
     if answer is not None and any(series["points"] for series in answer.facts.get("series", [])):
-        found.append(("accept", "Accept len over the log", accept(answer)))
+        at_line = [(rule, where, where.line) for rule, where in lines]
+        found.append(("accept", "Accept len over the log", _marked(accept(answer), at_line)))
     if _rows(points, "ranks"):
         found.append(("ranks", "Copies that disagree between writers", ranks(points)))
     return [(name, words, chart.to_dict(validate=False)) for name, words, chart in found]
+
+
+def _marked(chart: Any, marks: Sequence[tuple[str, Place, int]]) -> Any:
+    """Return a chart with a dashed line and a code where each finding begins."""
+    if not marks:
+        return chart
+    alt = _altair()
+    data = _data(alt, [{"rule": rule, "where": str(where), "at": at} for rule, where, at in marks])
+    base = alt.Chart(data).encode(x=alt.X("at:Q"), tooltip=_tips(alt, "rule", "where"))
+    rule = base.mark_rule(color="#b3261e", strokeDash=[4, 3])
+    text = base.mark_text(color="#b3261e", align="left", baseline="top", dx=3).encode(text="rule:N", y=alt.value(2))
+    return alt.layer(chart, rule, text).properties(width="container", height=chart.height)
 
 
 def differences(answer: Report) -> Any:

@@ -48,7 +48,8 @@ color:var(--ink);background:transparent}
 .logscope tbody tr:nth-child(even) td{background:var(--stripe)}
 .logscope .n{text-align:right;white-space:nowrap;overflow-wrap:normal}
 .logscope .chart>div{width:100%;min-height:120px}
-.logscope a{color:var(--note)}
+.logscope a{color:var(--note)}.logscope nav a{margin-right:1em}
+.logscope h1{overflow-wrap:anywhere;margin-bottom:0}
 .logscope pre{overflow-x:auto;font:13px/1.45 ui-monospace,monospace;background:var(--stripe);padding:.6em;margin:.3em 0}
 .logscope mark{background:var(--line);color:var(--ink)}
 .logscope code{font-family:ui-monospace,monospace;overflow-wrap:anywhere}
@@ -74,11 +75,14 @@ def page(
     reports: Sequence[Report],
     title: str | None = None,
     *,
+    made: str | None = None,
     charts: tuple[str, str, Sequence[str]] = ("", "", ()),
     contexts: Mapping[Place, Sequence[tuple[int, str, bool]]] | None = None,
 ) -> str:
     """Return one page that holds the reports one after the other, the first one's headline at the top.
 
+    title, made
+        what it is about (the logs), and when and with what it was made; they open the page.
     charts
         places of charts, the scripts that draw them, and what the page's policy must allow for them (see charts.py);
         they stand behind the first report's findings.
@@ -90,10 +94,19 @@ def page(
     name = escape(title or f"logscope {reports[0].kind}")
     figures, scripts, allowed = charts
     names = {where: f"line-{number}" for number, where in enumerate(contexts or {}, 1)}
-    drawn = f"<details open><summary>Charts</summary>\n<p>{_HINT}</p>\n{figures}\n</details>" if figures else ""
-    sections = [
-        _section(report, 2 if index else 1, names, "" if index else drawn) for index, report in enumerate(reports)
-    ]
+    drawn = (
+        f'<details open id="charts"><summary>Charts</summary>\n<p>{_HINT}</p>\n{figures}\n</details>' if figures else ""
+    )
+    sections = [f"<h1>{name}</h1>", *([f'<p class="accounting">{escape(made)}</p>'] if made else [])]
+    sections += [_section(report, 2, names, "" if index else drawn) for index, report in enumerate(reports)]
+    targets = [(f"report-{report.kind}", report.kind) for report in reports]
+    targets[1:1] = [("charts", "charts")] if figures else []
+    targets += [("lines", "lines of the log")] if contexts else []
+    if len(targets) > 1:
+        # Below the verdict, which comes first.
+        links = " ".join(f'<a href="#{anchor}">{escape(words)}</a>' for anchor, words in targets)
+        at = sections[-len(reports)].index("</p>", sections[-len(reports)].index('class="headline')) + len("</p>")
+        sections[-len(reports)] = f"{sections[-len(reports)][:at]}\n<nav>{links}</nav>{sections[-len(reports)][at:]}"
     if contexts:
         sections.append(_contexts(contexts, names))
     policy = "default-src 'none'; style-src 'unsafe-inline'"
@@ -123,7 +136,7 @@ def fragment(shown: Report | Table | Finding) -> str:
 def _section(report: Report, level: int, names: Mapping[Place, str] | None = None, figures: str = "") -> str:
     """Return one report; findings link to the lines ``names`` has a place for; figures stand before the tables."""
     out = [
-        "<section>",
+        "<section>" if names is None else f'<section id="report-{escape(report.kind)}">',
         f"<h{level}>{escape(report.kind)}</h{level}>",
         f'<p class="headline {_color(report)}">{escape(report.headline)}</p>',
         *(_finding(finding, names or {}) for finding in report.findings),
@@ -152,7 +165,7 @@ def _color(report: Report) -> str:
 
 def _contexts(contexts: Mapping[Place, Sequence[tuple[int, str, bool]]], names: Mapping[Place, str]) -> str:
     """Return the lines around every place a finding names."""
-    out = ["<section>", "<h2>lines of the log</h2>"]
+    out = ['<section id="lines">', "<h2>lines of the log</h2>"]
     for where, lines in contexts.items():
         out.append(f'<figure id="{names[where]}"><figcaption><b>{escape(place(where))}</b></figcaption><pre>')
         for number, text, wanted in lines:
